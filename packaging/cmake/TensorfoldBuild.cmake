@@ -1,0 +1,52 @@
+# Compiler settings for every target, and the two helpers that folders use.
+
+add_library(tf_options INTERFACE)
+target_include_directories(tf_options INTERFACE ${PROJECT_SOURCE_DIR})
+# Bit-equal results on every processor: no contraction, no reassociation (docs/architecture.md).
+target_compile_options(tf_options INTERFACE
+  -Wall -Wextra -Wconversion -Wshadow -Wno-psabi -ffp-contract=off -fno-fast-math)
+if(TF_WERROR)
+  target_compile_options(tf_options INTERFACE -Werror)
+endif()
+if(TF_SANITIZE STREQUAL "address")
+  target_compile_options(tf_options INTERFACE -fsanitize=address,undefined
+    -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(tf_options INTERFACE -fsanitize=address,undefined)
+elseif(TF_SANITIZE STREQUAL "thread")
+  target_compile_options(tf_options INTERFACE -fsanitize=thread -fno-omit-frame-pointer)
+  target_link_options(tf_options INTERFACE -fsanitize=thread)
+elseif(NOT TF_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "TF_SANITIZE is '${TF_SANITIZE}': use address, thread or nothing")
+endif()
+target_compile_definitions(tf_options INTERFACE
+  TF_VERSION="${PROJECT_VERSION}" TF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+
+# tf_library(NAME [deps...]): a static library of every .cc in the current folder (not below it).
+function(tf_library name)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    target_link_libraries(${name} PUBLIC tf_options ${ARGN})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE tf_options ${ARGN})
+  endif()
+endfunction()
+
+# tf_test(FILE LABELS l... LIBS lib... [TIMEOUT s] [EXTRA more.cc]): one Boost.Test program per
+# *_test.cc file. The ctest name is the path under tests/ without '_test.cc', e.g. kernels/hc_step.
+function(tf_test file)
+  cmake_parse_arguments(T "" "TIMEOUT" "LABELS;LIBS;EXTRA" ${ARGN})
+  file(RELATIVE_PATH rel ${PROJECT_SOURCE_DIR}/tests ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  string(REGEX REPLACE "_test\\.cc$" "" ctest_name ${rel})
+  string(REPLACE "/" "_" target "test_${ctest_name}")
+  add_executable(${target} ${file} ${T_EXTRA})
+  target_link_libraries(${target} PRIVATE tf_options tf_test_main ${T_LIBS})
+  target_compile_definitions(${target} PRIVATE TF_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
+  add_test(NAME ${ctest_name} COMMAND ${target})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  set_tests_properties(${ctest_name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT}
+    SKIP_RETURN_CODE 77)
+endfunction()
