@@ -1,0 +1,169 @@
+// Command line -> verb. Owns parsing of options; knows nothing of what verbs do.
+#include <cstdlib>
+#include <ostream>
+
+#include "ctl/verb.h"
+
+namespace tensorfold::ctl {
+namespace {
+
+constexpr std::string_view kDefaultSocket = "/run/tensorfoldd/control.sock";
+
+void print_help(std::ostream& out) {
+  out << "usage: tfctl [--socket PATH] [--timeout SECONDS] [--json] NOUN VERB [ARGS]\n\n";
+  for (const Verb& verb : verb_table()) {
+    out << "  ";
+    if (!verb.noun.empty()) out << verb.noun << ' ';
+    out << verb.name;
+    if (!verb.positional.empty()) out << ' ' << verb.positional;
+    out << "\n      " << verb.summary << (verb.offline ? " (offline)" : "") << "\n";
+    for (const Option& option : verb.options) {
+      out << "      " << option.name;
+      if (!option.value.empty()) out << ' ' << option.value;
+      out << "  " << option.help << "\n";
+    }
+  }
+}
+
+const Verb* find_verb(std::span<const std::string> args, size_t& used) {
+  for (const Verb& verb : verb_table()) {
+    if (verb.noun.empty() && args[0] == verb.name) {
+      used = 1;
+      return &verb;
+    }
+    if (!verb.noun.empty() && args.size() > 1 && args[0] == verb.noun && args[1] == verb.name) {
+      used = 2;
+      return &verb;
+    }
+  }
+  return nullptr;
+}
+
+const Option* find_option(const Verb& verb, std::string_view name) {
+  for (const Option& option : verb.options)
+    if (option.name == name) return &option;
+  return nullptr;
+}
+
+// Counts words of "DIR [FILE]": least and most positional arguments; "..." is no bound.
+void positional_bounds(std::string_view text, size_t& least, size_t& most) {
+  least = most = 0;
+  size_t at = 0;
+  while (at < text.size()) {
+    size_t end = text.find(' ', at);
+    if (end == std::string_view::npos) end = text.size();
+    const std::string_view word = text.substr(at, end - at);
+    if (!word.empty()) {
+      ++most;
+      if (word.front() != '[') ++least;
+      if (word.find("...") != std::string_view::npos) most = 1'000'000;
+    }
+    at = end + 1;
+  }
+}
+
+int usage_error(std::ostream& err, const std::string& message) {
+  err << "tfctl: " << message << "\n       'tfctl --help' lists the verbs\n";
+  return kExitUsage;
+}
+
+// One "--name", "--name=value" or "--name value" at args[i]; advances i past a separate value.
+int take_option(const Verb& verb, std::span<const std::string> args, size_t& i, Invocation& call) {
+  std::string name = args[i], value;
+  const size_t eq = name.find('=');
+  const bool joined = eq != std::string::npos;
+  if (joined) {
+    value = name.substr(eq + 1);
+    name.resize(eq);
+  }
+  if (name == "--json") {
+    call.json = true;
+    return kExitOk;
+  }
+  const Option* option = find_option(verb, name);
+  if (option == nullptr) {
+    return usage_error(*call.err, "unknown option " + name + " for '" + std::string(verb.name) + "'");
+  }
+  if (option->value.empty()) {
+    if (joined) return usage_error(*call.err, name + " takes no value");
+    value = "1";
+  } else if (!joined) {
+    if (i + 1 >= args.size()) {
+      return usage_error(*call.err, name + " needs " + std::string(option->value));
+    }
+    value = args[++i];
+  }
+  call.options[name] = value;
+  return kExitOk;
+}
+
+// Global options before the verb. Returns kExitOk or the code to end with.
+int take_globals(std::span<const std::string> args, size_t& i, Invocation& call) {
+  for (; i < args.size() && args[i].rfind("--", 0) == 0; ++i) {
+    if (args[i] == "--json") {
+      call.json = true;
+    } else if ((args[i] == "--socket" || args[i] == "--timeout") && i + 1 < args.size()) {
+      const std::string& value = args[i + 1];
+      if (args[i] == "--socket") {
+        call.socket_path = value;
+      } else {
+        char* end = nullptr;
+        const double seconds = std::strtod(value.c_str(), &end);
+        if (end == value.c_str() || *end != '\0' || !(seconds > 0 && seconds <= 86400)) {
+          return usage_error(*call.err, "--timeout needs seconds in (0, 86400], not '" + value + "'");
+        }
+        call.timeout_ms = static_cast<int>(seconds * 1000);
+      }
+      ++i;
+    } else {
+      return usage_error(*call.err, "unknown option " + args[i]);
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int fail(const Invocation& call, const Status& status) {
+  *call.err << "tfctl: " << status.message() << "\n";
+  return kExitFailed;
+}
+
+int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream& out,
+              std::ostream& err) {
+  Invocation call;
+  call.socket_path = kDefaultSocket;
+  call.in = &in;
+  call.out = &out;
+  call.err = &err;
+  if (!args.empty() && (args[0] == "--help" || args[0] == "-h" || args[0] == "help")) {
+    print_help(out);
+    return kExitOk;
+  }
+  size_t i = 0;
+  if (const int code = take_globals(args, i, call); code != kExitOk) return code;
+  if (i == args.size()) return usage_error(err, "no verb given");
+  size_t used = 0;
+  const Verb* verb = find_verb(args.subspan(i), used);
+  if (verb == nullptr) return usage_error(err, "unknown verb '" + args[i] + "'");
+  bool only_positional = false;
+  for (i += used; i < args.size(); ++i) {
+    if (!only_positional && args[i] == "--") {
+      only_positional = true;
+    } else if (!only_positional && args[i].rfind("--", 0) == 0) {
+      if (const int code = take_option(*verb, args, i, call); code != kExitOk) return code;
+    } else {
+      call.positional.push_back(args[i]);
+    }
+  }
+  size_t least = 0, most = 0;
+  positional_bounds(verb->positional, least, most);
+  if (call.positional.size() < least || call.positional.size() > most) {
+    return usage_error(err, "'" + std::string(verb->name) + "' takes " +
+                                (verb->positional.empty() ? "no arguments"
+                                                          : std::string(verb->positional)));
+  }
+  return verb->run(call);
+}
+
+}  // namespace tensorfold::ctl
