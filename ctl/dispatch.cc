@@ -82,7 +82,8 @@ int take_option(const Verb& verb, std::span<const std::string> args, size_t& i, 
   }
   const Option* option = find_option(verb, name);
   if (option == nullptr) {
-    return usage_error(*call.err, "unknown option " + name + " for '" + std::string(verb.name) + "'");
+    return usage_error(*call.err,
+                       "unknown option " + name + " for '" + std::string(verb.name) + "'");
   }
   if (option->value.empty()) {
     if (joined) return usage_error(*call.err, name + " takes no value");
@@ -110,7 +111,8 @@ int take_globals(std::span<const std::string> args, size_t& i, Invocation& call)
         char* end = nullptr;
         const double seconds = std::strtod(value.c_str(), &end);
         if (end == value.c_str() || *end != '\0' || !(seconds > 0 && seconds <= 86400)) {
-          return usage_error(*call.err, "--timeout needs seconds in (0, 86400], not '" + value + "'");
+          return usage_error(*call.err,
+                             "--timeout needs seconds in (0, 86400], not '" + value + "'");
         }
         call.timeout_ms = static_cast<int>(seconds * 1000);
       }
@@ -159,9 +161,9 @@ int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream&
   size_t least = 0, most = 0;
   positional_bounds(verb->positional, least, most);
   if (call.positional.size() < least || call.positional.size() > most) {
-    return usage_error(err, "'" + std::string(verb->name) + "' takes " +
-                                (verb->positional.empty() ? "no arguments"
-                                                          : std::string(verb->positional)));
+    return usage_error(
+        err, "'" + std::string(verb->name) + "' takes " +
+                 (verb->positional.empty() ? "no arguments" : std::string(verb->positional)));
   }
   return verb->run(call);
 }

@@ -15,7 +15,7 @@ namespace tensorfold::ctl {
 // Exit codes of tfctl (docs/man: tfctl(1)).
 enum ExitCode : int {
   kExitOk = 0,
-  kExitFailed = 1,      // the daemon refused, or an offline check said no
+  kExitFailed = 1,  // the daemon refused, or an offline check said no
   kExitUsage = 2,
   kExitNotRunning = 3,  // the control socket does not answer
   kExitPermission = 4,
@@ -53,7 +53,7 @@ struct Verb {
   std::string_view positional;  // "DIR [FILE]"; brackets mark what may be left out
   std::string_view summary;     // one line
   std::span<const Option> options;
-  bool offline;                 // needs no daemon
+  bool offline;  // needs no daemon
   int (*run)(const Invocation&);
 };
 

@@ -54,8 +54,8 @@ struct ChatMessage {
 
 struct ThinkingOptions {
   bool enabled = false;
-  int effort = 75;              // 1..100; rendered in the prompt when enabled
-  std::optional<int> budget;    // reasoning tokens after which thinking is closed, or none
+  int effort = 75;            // 1..100; rendered in the prompt when enabled
+  std::optional<int> budget;  // reasoning tokens after which thinking is closed, or none
 };
 
 // Either a conversation (rendered by the model's prompt encoder) or ready token ids.
@@ -71,7 +71,7 @@ struct Prompt {
 struct SamplingParams {
   double temperature = 1.0;  // 0 is greedy
   double top_p = 0.95;
-  int top_k = 0;             // 0 is off
+  int top_k = 0;  // 0 is off
   double min_p = 0.0;
   double presence_penalty = 0.0;
   double frequency_penalty = 0.0;
@@ -84,16 +84,16 @@ struct SamplingParams {
 struct Request {
   Prompt prompt;
   SamplingParams sampling;
-  std::optional<int> max_tokens;   // reply tokens, reasoning included; none: up to the context
-  std::vector<std::string> stop;   // strings that end the content (not inside calls or reasoning)
+  std::optional<int> max_tokens;  // reply tokens, reasoning included; none: up to the context
+  std::vector<std::string> stop;  // strings that end the content (not inside calls or reasoning)
   bool ignore_eos = false;
-  bool draft = true;               // false: the serial reference
-  bool background = false;         // yields its slot to others
-  int top_logprobs = -1;           // -1 none, 0 the chosen token only, n alternatives
-  bool parallel_tool_calls = true; // false: the reply ends after the first call
+  bool draft = true;                // false: the serial reference
+  bool background = false;          // yields its slot to others
+  int top_logprobs = -1;            // -1 none, 0 the chosen token only, n alternatives
+  bool parallel_tool_calls = true;  // false: the reply ends after the first call
   std::string cache_salt;
-  std::string label;               // who asked, for logs and metrics
-  int64_t deadline_us = 0;         // monotonic; 0 is none
+  std::string label;        // who asked, for logs and metrics
+  int64_t deadline_us = 0;  // monotonic; 0 is none
 };
 
 // ---------------------------------------------------------------- events
@@ -136,9 +136,9 @@ class RequestSink {
 
 struct ToolCallDelta {
   int index = 0;
-  std::string id;              // set on the first delta of a call
-  std::string name;            // set on the first delta of a call
-  std::string arguments;       // the next piece; all pieces together are the JSON text
+  std::string id;         // set on the first delta of a call
+  std::string name;       // set on the first delta of a call
+  std::string arguments;  // the next piece; all pieces together are the JSON text
 };
 
 struct OutputDelta {
@@ -161,42 +161,42 @@ class OutputStream {
  public:
   virtual ~OutputStream() = default;
   virtual OutputDelta feed(std::span<const TokenId> ids) = 0;
-  virtual OutputDelta finish() = 0;         // flushes what was held back
-  virtual bool stopped() const = 0;         // a stop string was seen; later ids give nothing
+  virtual OutputDelta finish() = 0;  // flushes what was held back
+  virtual bool stopped() const = 0;  // a stop string was seen; later ids give nothing
   virtual int reasoning_tokens() const = 0;
-  virtual int tool_calls() const = 0;       // calls begun so far
+  virtual int tool_calls() const = 0;  // calls begun so far
   virtual int tool_calls_closed() const = 0;
 };
 
 // ---------------------------------------------------------------- the engine
 
 struct EngineOptions {
-  std::string model_path;               // a model folder
-  std::string engram_path;              // empty: in the model folder
-  std::string prepared_path;            // empty: none
-  std::string device = "auto";          // "auto", "cpu", "cuda"
-  int slots = 4;                        // sequences in the batch, 1..64
-  int64_t context = 0;                  // tokens; 0 is the model's own maximum
-  int prefill_rows = 2048;              // 256..8192
-  bool exact_prefill = true;            // false: bounded replay
-  int64_t pool_tokens = 0;              // cache pool; 0 is slots x context, bounded by memory
-  int queue_requests = 64;              // waiting requests before 429
+  std::string model_path;       // a model folder
+  std::string engram_path;      // empty: in the model folder
+  std::string prepared_path;    // empty: none
+  std::string device = "auto";  // "auto", "cpu", "cuda"
+  int slots = 4;                // sequences in the batch, 1..64
+  int64_t context = 0;          // tokens; 0 is the model's own maximum
+  int prefill_rows = 2048;      // 256..8192
+  bool exact_prefill = true;    // false: bounded replay
+  int64_t pool_tokens = 0;      // cache pool; 0 is slots x context, bounded by memory
+  int queue_requests = 64;      // waiting requests before 429
   int64_t queue_deadline_us = 30'000'000;
   bool allow_control_tokens = false;
-  int threads = 0;                      // CPU engine; 0 is the number of cores
+  int threads = 0;  // CPU engine; 0 is the number of cores
 };
 
 struct EngineStats {
   enum class State : unsigned char { kLoading, kReady, kDraining, kFailed, kStopped };
   State state = State::kLoading;
-  std::string state_detail;             // "loading: 61 of 183 tensors"
+  std::string state_detail;  // "loading: 61 of 183 tensors"
   int slots_total = 0, slots_busy = 0, prefilling = 0, waiting = 0;
   int64_t context = 0;
   int64_t pool_tokens_total = 0, pool_tokens_used = 0;
   int64_t weight_bytes = 0, cache_bytes = 0;
   uint64_t requests_total = 0, prompt_tokens_total = 0, cached_tokens_total = 0;
   uint64_t completion_tokens_total = 0, rounds_total = 0, drafted_total = 0, accepted_total = 0;
-  uint64_t steps_total = 0;             // moves while the engine makes progress (watchdog)
+  uint64_t steps_total = 0;  // moves while the engine makes progress (watchdog)
   double prefill_seconds_total = 0, decode_seconds_total = 0;
   double decode_tokens_per_second = 0;  // over the last seconds
   double prefill_tokens_per_second = 0;

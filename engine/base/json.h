@@ -43,10 +43,10 @@ class Json {
   bool is_array() const { return kind_ == Kind::kArray; }
   bool is_object() const { return kind_ == Kind::kObject; }
 
-  bool as_bool() const;                       // kBool only (checked)
-  std::optional<int64_t> as_int64() const;    // kInt that fits
-  double as_double() const;                   // kInt or kFloat
-  const std::string& as_string() const;       // kString only; for kInt the decimal text
+  bool as_bool() const;                     // kBool only (checked)
+  std::optional<int64_t> as_int64() const;  // kInt that fits
+  double as_double() const;                 // kInt or kFloat
+  const std::string& as_string() const;     // kString only; for kInt the decimal text
   const Array& as_array() const;
   const Object& as_object() const;
   Array& as_array();

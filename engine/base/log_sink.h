@@ -8,7 +8,13 @@
 
 namespace tensorfold {
 
-enum class LogLevel : unsigned char { kError = 3, kWarning = 4, kNotice = 5, kInfo = 6, kDebug = 7 };
+enum class LogLevel : unsigned char {
+  kError = 3,
+  kWarning = 4,
+  kNotice = 5,
+  kInfo = 6,
+  kDebug = 7
+};
 
 struct LogField {
   std::string_view name;  // journal field name: upper case, digits, underscore, "TF_..."

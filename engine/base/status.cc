@@ -9,17 +9,28 @@ const std::string kEmpty;
 
 std::string_view status_code_name(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return "ok";
-    case StatusCode::kInvalidArgument: return "invalid argument";
-    case StatusCode::kNotFound: return "not found";
-    case StatusCode::kTooMany: return "too many";
-    case StatusCode::kUnavailable: return "unavailable";
-    case StatusCode::kCancelled: return "cancelled";
-    case StatusCode::kDeadline: return "deadline";
-    case StatusCode::kDataLoss: return "data loss";
-    case StatusCode::kIo: return "i/o error";
-    case StatusCode::kUnsupported: return "unsupported";
-    case StatusCode::kInternal: return "internal error";
+    case StatusCode::kOk:
+      return "ok";
+    case StatusCode::kInvalidArgument:
+      return "invalid argument";
+    case StatusCode::kNotFound:
+      return "not found";
+    case StatusCode::kTooMany:
+      return "too many";
+    case StatusCode::kUnavailable:
+      return "unavailable";
+    case StatusCode::kCancelled:
+      return "cancelled";
+    case StatusCode::kDeadline:
+      return "deadline";
+    case StatusCode::kDataLoss:
+      return "data loss";
+    case StatusCode::kIo:
+      return "i/o error";
+    case StatusCode::kUnsupported:
+      return "unsupported";
+    case StatusCode::kInternal:
+      return "internal error";
   }
   return "unknown";
 }

@@ -65,7 +65,7 @@ Status internal_error(std::string message);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}        // NOLINT: implicit
   Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {  // NOLINT: implicit
     TF_CHECK(!std::get<1>(state_).ok());
   }
@@ -95,19 +95,19 @@ class [[nodiscard]] Result {
   Status ok_;
 };
 
-#define TF_RETURN_IF_ERROR(expr)                   \
-  do {                                             \
-    ::tensorfold::Status tf_status_ = (expr);      \
-    if (!tf_status_.ok()) return tf_status_;       \
+#define TF_RETURN_IF_ERROR(expr)              \
+  do {                                        \
+    ::tensorfold::Status tf_status_ = (expr); \
+    if (!tf_status_.ok()) return tf_status_;  \
   } while (0)
 
 #define TF_CONCAT_INNER(a, b) a##b
 #define TF_CONCAT(a, b) TF_CONCAT_INNER(a, b)
 // TF_ASSIGN_OR_RETURN(auto x, make_x());
 #define TF_ASSIGN_OR_RETURN(lhs, expr) TF_ASSIGN_IMPL(TF_CONCAT(tf_result_, __LINE__), lhs, expr)
-#define TF_ASSIGN_IMPL(tmp, lhs, expr)   \
-  auto tmp = (expr);                     \
-  if (!tmp.ok()) return tmp.status();    \
+#define TF_ASSIGN_IMPL(tmp, lhs, expr) \
+  auto tmp = (expr);                   \
+  if (!tmp.ok()) return tmp.status();  \
   lhs = std::move(tmp).value()
 
 }  // namespace tensorfold

@@ -20,14 +20,14 @@ namespace tensorfold {
 enum class ScorePrecision : unsigned char { kFp32, kBf16 };  // of index scores; fp32 is served
 
 struct ModelOptions {
-  std::string model_path;           // folder: config.json, *.safetensors, tokenizer.json
-  std::string engram_path;          // empty: in model_path
-  std::string prepared_path;        // empty: read the folder
-  int slots = 4;                    // sequences with state
-  int64_t context = 0;              // positions per sequence; 0: the model's maximum
-  int64_t pool_blocks = 0;          // shared pool; 0: slots * context
-  int rows_max = 2048 + 384;        // rows in one step
-  int threads = 0;                  // CPU worker threads; 0: number of cores
+  std::string model_path;     // folder: config.json, *.safetensors, tokenizer.json
+  std::string engram_path;    // empty: in model_path
+  std::string prepared_path;  // empty: read the folder
+  int slots = 4;              // sequences with state
+  int64_t context = 0;        // positions per sequence; 0: the model's maximum
+  int64_t pool_blocks = 0;    // shared pool; 0: slots * context
+  int rows_max = 2048 + 384;  // rows in one step
+  int threads = 0;            // CPU worker threads; 0: number of cores
   ScorePrecision scores = ScorePrecision::kFp32;
 };
 
@@ -51,8 +51,8 @@ struct DraftRequest {
 
 struct DraftResult {
   SlotId slot;
-  std::vector<int32_t> tokens;     // greedy Markov chain
-  std::vector<float> confidence;   // logits
+  std::vector<int32_t> tokens;    // greedy Markov chain
+  std::vector<float> confidence;  // logits
 };
 
 class Model {
@@ -79,7 +79,8 @@ class Model {
   virtual Status draft(std::span<const DraftRequest> requests, std::vector<DraftResult>& results,
                        ForwardProbe* probe = nullptr) = 0;
 
-  // One stored global entry of a KV source, dequantised: main [head_dim], index key [index_head_dim].
+  // One stored global entry of a KV source, dequantised: main [head_dim], index key
+  // [index_head_dim].
   virtual Status read_entry(SlotId slot, int layer, int64_t entry, std::vector<float>& main,
                             std::vector<float>& index_key) const = 0;
 };

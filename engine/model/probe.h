@@ -16,27 +16,27 @@ struct ProbeRow {
 };
 
 enum class Quantity : unsigned char {
-  kStreams,        // [hc_mult * hidden] X after block `layer`
-  kPre,            // [hc_mult] FFN `pre` handed to the next block
-  kAttnOut,        // [hidden] attention output before mixing
-  kFfnOut,         // [hidden] MoE output before mixing
-  kRouteIds,       // i32 [experts_per_token], descending biased score
-  kRouteWeights,   // [experts_per_token], route_scale included
-  kEngramRows,     // i32 [columns] global table rows of Engram layer `layer`
-  kEngramGate,     // [hc_mult]
-  kIndexScores,    // [visible entries] of index source `layer`, before candidate masking
-  kTopk,           // i32 [<= index_topk] selected entries, ascending
-  kCandidates,     // i32 [visible entries] 0/1 of the candidate source
-  kTap,            // [hidden] DSpark tap (`layer` is the tapped layer)
-  kWindowLatent,   // [head_dim] as stored (fp8 dequantised)
-  kLogits,         // [vocab]
+  kStreams,       // [hc_mult * hidden] X after block `layer`
+  kPre,           // [hc_mult] FFN `pre` handed to the next block
+  kAttnOut,       // [hidden] attention output before mixing
+  kFfnOut,        // [hidden] MoE output before mixing
+  kRouteIds,      // i32 [experts_per_token], descending biased score
+  kRouteWeights,  // [experts_per_token], route_scale included
+  kEngramRows,    // i32 [columns] global table rows of Engram layer `layer`
+  kEngramGate,    // [hc_mult]
+  kIndexScores,   // [visible entries] of index source `layer`, before candidate masking
+  kTopk,          // i32 [<= index_topk] selected entries, ascending
+  kCandidates,    // i32 [visible entries] 0/1 of the candidate source
+  kTap,           // [hidden] DSpark tap (`layer` is the tapped layer)
+  kWindowLatent,  // [head_dim] as stored (fp8 dequantised)
+  kLogits,        // [vocab]
   // Drafter; `layer` is the stage or 0, `position` the drafted row's own position.
-  kDraftStreams,   // [hc_mult * hidden] after stage `layer`
-  kDraftRouteIds,  // i32 [experts_per_token]
-  kDraftHidden,    // [hidden] collapsed last-stage hidden before its norm
+  kDraftStreams,     // [hc_mult * hidden] after stage `layer`
+  kDraftRouteIds,    // i32 [experts_per_token]
+  kDraftHidden,      // [hidden] collapsed last-stage hidden before its norm
   kDraftBaseLogits,  // [vocab]
-  kDraftLogits,    // [vocab] Markov correction included
-  kDraftId,        // i32 [1]
+  kDraftLogits,      // [vocab] Markov correction included
+  kDraftId,          // i32 [1]
   kDraftConfidence,  // [1]
 };
 

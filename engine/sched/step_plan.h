@@ -18,11 +18,11 @@ namespace tensorfold {
 using SlotId = int32_t;   // index of a sequence's state, 0..slots-1
 using BlockId = int32_t;  // index into the shared block pool
 
-inline constexpr int kSequencesMax = 64;         // sequences in one step
-inline constexpr int kDraftRowsMax = 5;          // drafted tokens per sequence and step
+inline constexpr int kSequencesMax = 64;  // sequences in one step
+inline constexpr int kDraftRowsMax = 5;   // drafted tokens per sequence and step
 inline constexpr int kGeneratedRowsMax = kSequencesMax * (1 + kDraftRowsMax);
-inline constexpr int kPrefillRowsMax = 8192;     // prompt rows in one step
-inline constexpr int kBlockPositions = 256;      // positions per pool block
+inline constexpr int kPrefillRowsMax = 8192;  // prompt rows in one step
+inline constexpr int kBlockPositions = 256;   // positions per pool block
 
 // The numeric class of a row (docs/architecture.md, row invariance): P for prompt rows, D for
 // generated rows, whether decoded serially, verified or forced in a replay.
@@ -40,10 +40,10 @@ struct Slice {
   RowClass row_class = RowClass::kPrompt;
   RowKind row_kind = RowKind::kText;
   TokenSource source = TokenSource::kGiven;
-  int32_t token_offset = 0;     // into StepPlan::tokens, for kGiven
-  int32_t decoder_rows = 0;     // the last n rows run the decoder layers too; 0: encoder only
-  int64_t decoder_floor = 0;    // decoder window keys below this position are not read
-  int32_t logits_rows = 0;      // the last n rows want logits
+  int32_t token_offset = 0;   // into StepPlan::tokens, for kGiven
+  int32_t decoder_rows = 0;   // the last n rows run the decoder layers too; 0: encoder only
+  int64_t decoder_floor = 0;  // decoder window keys below this position are not read
+  int32_t logits_rows = 0;    // the last n rows want logits
 };
 
 struct CacheCommand {
@@ -55,8 +55,8 @@ struct CacheCommand {
     kSnapshot = 4,     // save rings of `slot` as snapshot `value`
     kRestore = 5,      // load rings of `slot` from snapshot `value`
     kDropSnapshot = 6,
-    kSpill = 7,        // write `block` to disk behind the step
-    kFill = 8,         // read `block` back
+    kSpill = 7,  // write `block` to disk behind the step
+    kFill = 8,   // read `block` back
   };
   Kind kind = Kind::kOpenSlot;
   SlotId slot = 0;
@@ -67,16 +67,16 @@ struct CacheCommand {
 // How a sequence's rows with logits become tokens.
 struct SampleSpec {
   SlotId slot = 0;
-  int32_t verify_rows = 1;      // 1 + drafts to verify in this step; logits rows of the slice
-  int64_t position = 0;         // position of the first token that is sampled
+  int32_t verify_rows = 1;  // 1 + drafts to verify in this step; logits rows of the slice
+  int64_t position = 0;     // position of the first token that is sampled
   uint64_t seed = 0;
   int32_t choice_index = 0;
   float temperature = 1, top_p = 1, min_p = 0;
   int32_t top_k = 0;
   float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   int32_t top_logprobs = -1;
-  int32_t mask_slot = -1;       // first of verify_rows mask rows, or -1: unconstrained
-  int32_t draft_rows = 0;       // drafts to propose after this step, 0..kDraftRowsMax
+  int32_t mask_slot = -1;  // first of verify_rows mask rows, or -1: unconstrained
+  int32_t draft_rows = 0;  // drafts to propose after this step, 0..kDraftRowsMax
   std::vector<std::pair<int32_t, float>> logit_bias;
 };
 
@@ -85,7 +85,7 @@ struct StepPlan {
   std::vector<CacheCommand> commands;  // in order, before the slices run
   std::vector<Slice> slices;           // at most one per slot
   std::vector<int32_t> tokens;
-  std::vector<SampleSpec> samples;     // ascending by slot
+  std::vector<SampleSpec> samples;  // ascending by slot
 
   int32_t total_rows() const;
 };
@@ -99,10 +99,10 @@ std::string step_plan_digest(const StepPlan& plan);
 // What a step left, equal on every rank.
 struct SampledTokens {
   SlotId slot = 0;
-  std::vector<int32_t> accepted;  // 1..verify_rows tokens, in order
-  std::vector<int32_t> drafts;    // proposals for the next step
+  std::vector<int32_t> accepted;        // 1..verify_rows tokens, in order
+  std::vector<int32_t> drafts;          // proposals for the next step
   std::vector<float> draft_confidence;  // logits of P(draft i accepted | earlier accepted)
-  Status status;                  // not ok: this sequence failed (NaN row, grammar dead end)
+  Status status;                        // not ok: this sequence failed (NaN row, grammar dead end)
 };
 
 }  // namespace tensorfold

@@ -37,15 +37,15 @@ struct TensorSlice {
 
 struct Partition {
   int rank = 0, world_size = 1;
-  Range heads;          // query heads
-  Range o_groups;       // output groups: wo_a
-  Range wo_b_inputs;    // inputs of wo_b: o_groups x o_lora_rank
-  Range intermediate;   // of the routed and shared experts
-  Range experts;        // ids held; all of them unless experts are split by id
+  Range heads;         // query heads
+  Range o_groups;      // output groups: wo_a
+  Range wo_b_inputs;   // inputs of wo_b: o_groups x o_lora_rank
+  Range intermediate;  // of the routed and shared experts
+  Range experts;       // ids held; all of them unless experts are split by id
   Range draft_experts;
   Range draft_intermediate;
-  Range vocab;          // rows of the head and of the Markov head
-  Range engram_columns; // hash columns read by this rank
+  Range vocab;           // rows of the head and of the Markov head
+  Range engram_columns;  // hash columns read by this rank
   bool experts_by_id = false;
 };
 
