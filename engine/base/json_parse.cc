@@ -2,9 +2,9 @@
 //
 // Why our own: the value must carry integers of any size as text, keep member order with Python's
 // rule for repeated keys, and speak Python's dialect (NaN, Infinity); simdjson's value model has
-// none of these. simdjson validates the UTF-8. Rule for surrogate escapes: a pair becomes its code
-// point, a lone one is an error in both dialects (it has no UTF-8 form, and nothing is replaced
-// silently).
+// none of these. simdjson validates the UTF-8. Rule for surrogate escapes, in both dialects: a pair
+// becomes its code point; a lone one, which has no UTF-8 form, becomes U+FFFD, so that a client
+// that cut a string inside an emoji still gets an answer.
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -253,9 +253,12 @@ class Parser {
       at_ += 6;
       return true;
     }
-    if (first >= 0xDC00 || text_.substr(at_ + 6, 2) != "\\u") return fail("lone surrogate");
-    const char32_t second = hex4(at_ + 8);
-    if (second < 0xDC00 || second > 0xDFFF) return fail("lone surrogate");
+    const char32_t second = text_.substr(at_ + 6, 2) == "\\u" ? hex4(at_ + 8) : 0;
+    if (first >= 0xDC00 || second < 0xDC00 || second > 0xDFFF) {
+      utf8_append(out, kReplacementCharacter);
+      at_ += 6;
+      return true;
+    }
     utf8_append(out, 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00));
     at_ += 12;
     return true;
