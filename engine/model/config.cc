@@ -7,6 +7,7 @@
 #include "engine/model/config.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <initializer_list>
