@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/status.h"
@@ -23,6 +24,11 @@ inline constexpr int kDraftRowsMax = 5;   // drafted tokens per sequence and ste
 inline constexpr int kGeneratedRowsMax = kSequencesMax * (1 + kDraftRowsMax);
 inline constexpr int kPrefillRowsMax = 8192;  // prompt rows in one step
 inline constexpr int kBlockPositions = 256;   // positions per pool block
+inline constexpr int kLogitBiasMax = 1024;    // entries per sequence
+inline constexpr int kTopLogprobsMax = 128;   // alternatives per token
+inline constexpr int kPlanCommandsMax = 1 << 16;
+inline constexpr int kMaskWordsMax = 1 << 14;  // words of a mask row: 524,288 tokens
+inline constexpr int64_t kPositionsMax = int64_t{1} << 31;
 
 // The numeric class of a row (docs/architecture.md, row invariance): P for prompt rows, D for
 // generated rows, whether decoded serially, verified or forced in a replay.
@@ -67,15 +73,16 @@ struct CacheCommand {
 // How a sequence's rows with logits become tokens.
 struct SampleSpec {
   SlotId slot = 0;
-  int32_t verify_rows = 1;  // 1 + drafts to verify in this step; logits rows of the slice
-  int64_t position = 0;     // position of the first token that is sampled
+  int32_t verify_rows = 1;     // 1 + drafts to verify in this step; logits rows of the slice
+  int64_t position = 0;        // position of the first token that is sampled
+  int64_t reply_position = 0;  // first position of the reply: penalties count from here
   uint64_t seed = 0;
   int32_t choice_index = 0;
   float temperature = 1, top_p = 1, min_p = 0;
   int32_t top_k = 0;
   float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   int32_t top_logprobs = -1;
-  int32_t mask_slot = -1;  // first of verify_rows mask rows, or -1: unconstrained
+  int32_t mask_slot = -1;  // first of verify_rows rows of StepPlan::masks; -1: unconstrained
   int32_t draft_rows = 0;  // drafts to propose after this step, 0..kDraftRowsMax
   std::vector<std::pair<int32_t, float>> logit_bias;
 };
@@ -86,6 +93,8 @@ struct StepPlan {
   std::vector<Slice> slices;           // at most one per slot
   std::vector<int32_t> tokens;
   std::vector<SampleSpec> samples;  // ascending by slot
+  int32_t mask_words = 0;           // words of one mask row, ceil(vocab / 32)
+  std::vector<uint32_t> masks;      // [mask rows, mask_words]: bit set, the token may follow
 
   int32_t total_rows() const;
 };
@@ -96,13 +105,20 @@ Result<StepPlan> decode_step_plan(std::span<const std::byte> bytes);
 // 128 bits as 32 hex digits over the encoded form.
 std::string step_plan_digest(const StepPlan& plan);
 
+// Of the model's own distribution: before penalties, biases, masks and temperature.
+struct SampledLogprob {
+  float logprob = 0;                           // of the sampled token
+  std::vector<std::pair<int32_t, float>> top;  // descending; ties to the lower id
+};
+
 // What a step left, equal on every rank.
 struct SampledTokens {
   SlotId slot = 0;
-  std::vector<int32_t> accepted;        // 1..verify_rows tokens, in order
-  std::vector<int32_t> drafts;          // proposals for the next step
-  std::vector<float> draft_confidence;  // logits of P(draft i accepted | earlier accepted)
-  Status status;                        // not ok: this sequence failed (NaN row, grammar dead end)
+  std::vector<int32_t> accepted;         // 1..verify_rows tokens, in order
+  std::vector<SampledLogprob> logprobs;  // one per accepted token when asked for, else empty
+  std::vector<int32_t> drafts;           // proposals for the next step
+  std::vector<float> draft_confidence;   // logits of P(draft i accepted | earlier accepted)
+  Status status;                         // not ok: this sequence failed (NaN row, grammar dead end)
 };
 
 }  // namespace tensorfold
