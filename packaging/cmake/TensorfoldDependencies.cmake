@@ -38,6 +38,7 @@ else()
   add_library(llhttp STATIC ${LLHTTP_SOURCES}/api.c ${LLHTTP_SOURCES}/http.c
     ${LLHTTP_SOURCES}/llhttp.c)
   target_include_directories(llhttp SYSTEM PUBLIC ${LLHTTP_INCLUDE})
+  target_compile_definitions(llhttp PUBLIC LLHTTP_STRICT_MODE=1)
 endif()
 
 if(TF_TESTS)
