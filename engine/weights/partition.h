@@ -3,6 +3,10 @@
 // Heads, o_groups, wo_b inputs, expert intermediate and vocabulary are cut by ranges in multiples
 // of 128 (EXL3's Hadamard block); the rest is replicated. Each rank reads its own Engram hash
 // columns. A world size is legal when every range is; otherwise the Status says which is not.
+//
+// When the expert channels cannot be cut (multiples of 128), whole experts are dealt by id; the
+// shared expert is then replicated: every rank computes it and adds it after the sum over ranks.
+// engram.wkv is cut along its outputs (gathered). Uneven: only the vocabulary's last chunk.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +30,7 @@ enum class SliceAxis : unsigned char {
   kReplicated,  // every rank holds all of it
   kOutput,      // rows of y = W x: results are concatenated
   kInput,       // columns: results are partial sums
-  kExpert,      // whole experts by id
+  kExpert,      // whole experts by id; range is {0, out}
   kAbsent,      // this rank holds none of it
 };
 
@@ -50,6 +54,10 @@ struct Partition {
 };
 
 Result<Partition> partition(const ModelConfig& config, int rank, int world_size);
+
+// Rows of the head and the Markov head: rank r has [r * chunk, (r + 1) * chunk), cut at the
+// vocabulary's end; chunk is a multiple of 128 and the same for every rank.
+Range vocab_range(const ModelConfig& config, int rank, int world_size);
 
 // The slice of a named tensor ("layers.3.attn.wq_b", without ".weight" or an EXL3 suffix).
 // out, in: the logical shape of the whole weight.
