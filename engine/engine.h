@@ -87,10 +87,11 @@ struct Request {
   std::optional<int> max_tokens;  // reply tokens, reasoning included; none: up to the context
   std::vector<std::string> stop;  // strings that end the content (not inside calls or reasoning)
   bool ignore_eos = false;
-  bool draft = true;                // false: the serial reference
-  bool background = false;          // yields its slot to others
-  int top_logprobs = -1;            // -1 none, 0 the chosen token only, n alternatives
-  bool parallel_tool_calls = true;  // false: the reply ends after the first call
+  bool draft = true;                    // false: the serial reference
+  bool background = false;              // yields its slot to others
+  int top_logprobs = -1;                // -1 none, 0 the chosen token only, n alternatives
+  std::vector<TokenId> allowed_tokens;  // when not empty, no other token is sampled
+  bool parallel_tool_calls = true;      // false: the reply ends after the first call
   std::string cache_salt;
   std::string label;        // who asked, for logs and metrics
   int64_t deadline_us = 0;  // monotonic; 0 is none
@@ -121,8 +122,13 @@ struct ReplyStats {
   int rounds = 0, drafted = 0, accepted = 0;
 };
 
-// Calls arrive in this order: (on_accepted on_tokens*)? then exactly one on_finished. A refusal is
-// on_finished alone with a status that is not ok, so the daemon can still choose the HTTP status.
+// The end token that closes a reply is not part of it: it's in no on_tokens, count or token_sha
+// (with ignore_eos it's a token like any other). kToolCalls is only known to the engine when it
+// parses the reply itself (parallel_tool_calls = false); elsewhere the reader of the tokens turns
+// kStop into kToolCalls. on_progress comes between prompt chunks, in place of silence.
+// Calls arrive in this order: (on_accepted (on_progress | on_tokens)*)? then exactly one
+// on_finished. A refusal is on_finished alone with a status that is not ok, so the daemon can still
+// choose the HTTP status.
 class RequestSink {
  public:
   virtual ~RequestSink() = default;
