@@ -1,0 +1,51 @@
+// moe_experts: the routed experts and the shared one, as one fp32 partial sum.
+//
+// Expert e of row x with weight w_e: g = bf16(w1 x), u = bf16(w3 x); g = min(g, limit),
+// u = clamp(u, -limit, limit); z = bf16((silu(g) * u) * w_e); y_e = w2 z. y = sum of y_e in
+// ascending expert id, fp32, the shared expert (weight 1) last (reference/model.md 2.5).
+// round_outputs: each y_e is rounded to bf16 before it is added (one rank: reference arithmetic);
+// off where y_e is a partial over the intermediate dimension.
+#pragma once
+
+#include "kernels/op.h"
+#include "kernels/weight.h"
+
+namespace tensorfold {
+
+inline constexpr int kExpertsPerTokenMax = 16;
+
+struct ExpertWeights {
+  Weight w1, w3;  // [I, H]
+  Weight w2;      // [H, I]
+};
+
+struct MoeExpertsParams {
+  int rows = 0;
+  int hidden = 0;        // H
+  int intermediate = 0;  // I of this rank
+  int experts = 0;
+  int topk = 0;
+  float swiglu_limit = 0;
+  bool round_outputs = false;
+  const uint16_t* x = nullptr;            // bf16 [rows, H]
+  const int32_t* ids = nullptr;           // [rows, topk]
+  const float* weights = nullptr;         // [rows, topk]
+  const ExpertWeights* expert = nullptr;  // [experts]; absent (other rank's): contributes nothing
+  const ExpertWeights* shared = nullptr;  // nullptr or absent: none on this rank
+  float* y = nullptr;                     // out [rows, H]
+  Workspace workspace;
+};
+
+int64_t moe_experts_workspace_bytes(int rows, int hidden, int intermediate, int experts, int topk);
+
+// `distinct`: experts that the rows touch, the shared one included.
+inline OpCost moe_experts_cost(const MoeExpertsParams& p, int64_t distinct) {
+  const int64_t weights = int64_t{3} * p.hidden * p.intermediate;
+  return {distinct * weights * 2 + int64_t{p.rows} * p.hidden * 6,
+          2 * int64_t{p.rows} * (p.topk + 1) * weights};
+}
+
+namespace cpu {
+void moe_experts(const MoeExpertsParams& p, Stream& stream);
+}
+}  // namespace tensorfold
