@@ -1,0 +1,39 @@
+// The Exchange of a Connection: forwards to it while both live.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "daemon/http/message.h"
+
+namespace tensorfold::http {
+
+class Connection;
+
+class ConnectionExchange final : public Exchange {
+ public:
+  ConnectionExchange(Connection& connection, Request request);
+
+  Request& request() override { return request_; }
+  std::string peer() const override { return peer_; }
+  void respond(Response response) override;
+  void begin_stream(Response head) override;
+  void write(std::string_view bytes) override;
+  void end_stream() override;
+  void abort() override;
+  bool gone() const override { return connection_ == nullptr; }
+  void on_gone(std::function<void()> callback) override { on_gone_ = std::move(callback); }
+
+  void detach() { connection_ = nullptr; }  // the reply is complete
+  void lose();                              // the peer went away first
+
+ private:
+  enum class Phase : unsigned char { kOpen, kStreaming, kDone };
+  Connection* connection_;
+  Request request_;
+  std::string peer_;
+  Phase phase_ = Phase::kOpen;
+  std::function<void()> on_gone_;
+};
+
+}  // namespace tensorfold::http
