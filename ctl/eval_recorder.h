@@ -23,6 +23,8 @@ class EvalRecorder : public ForwardProbe {
 
   // nullptr: the pass never gave it.
   const std::vector<float>* f32(Quantity q, int layer, int64_t position) const;
+  // Of quantities that exist once a row (drafter outputs), whatever layer they came under.
+  const std::vector<float>* f32_any(Quantity q, int64_t position) const;
   const std::vector<int32_t>* i32(Quantity q, int layer, int64_t position) const;
 
  private:
