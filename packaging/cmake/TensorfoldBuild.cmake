@@ -54,3 +54,29 @@ function(tf_test file)
   set_tests_properties(${ctest_name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT}
     SKIP_RETURN_CODE 77)
 endfunction()
+
+# tf_bench(FILE LIBS lib...): a benchmark program; ctest never runs it (docs/testing.md).
+function(tf_bench file)
+  cmake_parse_arguments(B "" "" "LIBS" ${ARGN})
+  get_filename_component(name ${file} NAME_WE)
+  add_executable(${name} ${file})
+  target_link_libraries(${name} PRIVATE tf_options ${B_LIBS})
+endfunction()
+
+# tf_fuzz(FILE LIBS lib...): a libFuzzer target. With TF_FUZZ (clang) it fuzzes; otherwise a replay
+# main runs the committed corpus tests/data/fuzz/<name>/ as the ctest fuzz/<name>.
+function(tf_fuzz file)
+  cmake_parse_arguments(F "" "" "LIBS" ${ARGN})
+  get_filename_component(name ${file} NAME_WE)
+  string(REGEX REPLACE "_fuzz$" "" corpus ${name})
+  add_executable(${name} ${file})
+  target_link_libraries(${name} PRIVATE tf_options ${F_LIBS})
+  if(TF_FUZZ)
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
+    add_test(NAME fuzz/${corpus} COMMAND ${name} ${PROJECT_SOURCE_DIR}/tests/data/fuzz/${corpus})
+    set_tests_properties(fuzz/${corpus} PROPERTIES LABELS fast TIMEOUT 120)
+  endif()
+endfunction()
