@@ -20,6 +20,7 @@ constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr int64_t kLengthBytes = 8;
 constexpr int kSamplesPerFile = 64;
 constexpr int64_t kSampleBytes = 4096;
+constexpr int64_t kBlockReadBytesMax = 4 << 20;
 
 bool is_folder(const std::string& path) {
   struct stat info = {};
@@ -218,9 +219,16 @@ Status Safetensors::read_block(const TensorInfo& t, int64_t pitch, int64_t begin
   TF_CHECK(column >= 0 && width >= 0 && column + width <= pitch && begin <= end);
   TF_CHECK_EQ(static_cast<int64_t>(out.size()), (end - begin) * width);
   if (width == pitch) return read(t, begin * pitch, out);
-  for (int64_t row = begin; row < end; ++row) {
-    const auto at = static_cast<size_t>((row - begin) * width);
-    TF_RETURN_IF_ERROR(read(t, row * pitch + column, out.subspan(at, static_cast<size_t>(width))));
+  // Whole rows at a time, in a bounded buffer: one large read costs less than many small ones.
+  const int64_t rows_max = std::max<int64_t>(1, kBlockReadBytesMax / pitch);
+  std::vector<std::byte> staged;
+  for (int64_t row = begin; row < end; row += rows_max) {
+    const int64_t rows = std::min(rows_max, end - row);
+    staged.resize(static_cast<size_t>((rows - 1) * pitch + width));
+    TF_RETURN_IF_ERROR(read(t, row * pitch + column, staged));
+    for (int64_t r = 0; r < rows; ++r) {
+      std::copy_n(staged.begin() + r * pitch, width, out.begin() + (row - begin + r) * width);
+    }
   }
   return ok_status();
 }
