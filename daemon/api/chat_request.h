@@ -1,0 +1,85 @@
+// The body of POST /v1/chat/completions -> a native Request.
+//
+// Pure: no sockets, no engine, no clock; runs on the loop or on a worker. A field that is not
+// known, or known and not supported, is a 400 that names it; fields that cannot change the answer
+// are ignored (the table is in chat_fields.cc, in words in docs/http-api.md).
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "daemon/api/effort.h"
+#include "engine/base/json.h"
+#include "engine/base/status.h"
+#include "engine/engine.h"
+
+namespace tensorfold::api {
+
+inline constexpr size_t kMessagesMax = 8192;      // messages of one request
+inline constexpr size_t kContentPartsMax = 1024;  // parts of one message
+inline constexpr size_t kToolsMax = 512;
+inline constexpr size_t kToolCallsMax = 512;  // calls of one assistant message
+inline constexpr size_t kStopStringsMax = 16;
+inline constexpr size_t kStopBytesMax = 256;   // of one stop string
+inline constexpr size_t kLogitBiasMax = 1024;  // biased token ids
+inline constexpr int kTopLogprobsMax = 20;
+inline constexpr size_t kFunctionNameBytesMax = 128;
+
+// What a request that does not say gets.
+struct ChatDefaults {
+  double temperature = 1.0;
+  double top_p = 0.95;
+  int top_k = 0;
+  double min_p = 0;
+  bool thinking = false;
+  EffortTable efforts;
+};
+
+// What the request said about thinking, before it is resolved.
+struct ThinkingWishes {
+  std::optional<bool> switched;     // chat_template_kwargs.thinking, enable_thinking
+  std::optional<bool> type;         // thinking: {"type": "enabled"}
+  std::optional<bool> from_effort;  // reasoning_effort: "none" is off, any other is on
+  std::optional<int> effort;
+  bool effort_from_kwargs = false;  // those win over the top level's
+};
+
+enum class ToolChoice : unsigned char { kAuto, kNone };
+
+struct ChatCall {
+  Request request;
+  std::string model;  // as asked for; empty if the client named none
+  bool stream = false;
+  bool include_usage = false;
+  bool logprobs = false;
+  bool seed_given = false;
+  bool tools_given = false;  // also when tool_choice "none" took them out of the prompt
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  ThinkingWishes thinking;
+  std::optional<int64_t> max_tokens, max_completion_tokens;
+  int top_logprobs = -1;
+  bool stream_options_given = false;
+};
+
+Result<ChatCall> parse_chat(std::string_view body, const ChatDefaults& defaults);
+
+// One top-level field: what happens to it. Tests and docs derive from the table.
+enum class FieldUse : unsigned char { kUsed, kIgnored, kRefused };
+struct ChatField {
+  std::string_view name;
+  FieldUse use;
+  Status (*read)(const Json& value, const ChatDefaults& defaults, ChatCall& call);  // kUsed
+  std::string_view note;
+};
+std::span<const ChatField> chat_fields();
+
+// chat_messages.cc and chat_tools.cc
+Status read_messages(const Json& value, const ChatDefaults& defaults, ChatCall& call);
+Status read_tools(const Json& value, const ChatDefaults& defaults, ChatCall& call);
+Status read_tool_choice(const Json& value, const ChatDefaults& defaults, ChatCall& call);
+Result<ToolCall> read_tool_call(const Json& value, const std::string& path);
+
+}  // namespace tensorfold::api

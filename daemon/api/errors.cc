@@ -1,0 +1,76 @@
+#include "daemon/api/errors.h"
+
+#include "daemon/api/json_out.h"
+#include "engine/base/utf8.h"
+
+namespace tensorfold::api {
+namespace {
+
+std::string_view type_of(int http_status) {
+  if (http_status == 429) return "rate_limit_error";
+  return http_status < 500 ? "invalid_request_error" : "server_error";
+}
+
+std::string render(int http_status, std::string_view message, std::string_view param,
+                   std::string_view code) {
+  std::string out;
+  JsonOut json(out);
+  json.open_object().key("error").open_object();
+  json.key("message").string(utf8_lossy(message)).key("type").string(type_of(http_status));
+  json.key("param");
+  param.empty() ? json.null() : json.string(utf8_lossy(param));
+  json.key("code");
+  code.empty() ? json.null() : json.string(code);
+  json.close_object().close_object();
+  return out;
+}
+
+}  // namespace
+
+int http_status(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+      return 200;
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUnsupported:
+      return 400;
+    case StatusCode::kNotFound:
+      return 404;
+    case StatusCode::kTooMany:
+      return 429;
+    case StatusCode::kUnavailable:
+    case StatusCode::kCancelled:
+      return 503;
+    case StatusCode::kDeadline:
+      return 503;
+    case StatusCode::kDataLoss:
+    case StatusCode::kIo:
+    case StatusCode::kInternal:
+      return 500;
+  }
+  return 500;
+}
+
+std::string error_json(int http_status, const Status& status) {
+  return render(http_status, status.message(), status.param(), status.reason());
+}
+
+std::string error_json(int http_status, std::string_view message) {
+  return render(http_status, message, "", "");
+}
+
+http::Response error_response(int http_status, const Status& status) {
+  http::Response response;
+  response.status = http_status;
+  response.body = error_json(http_status, status);
+  if (http_status == 429 || http_status == 503) {
+    response.headers.push_back({"Retry-After", std::to_string(kRetryAfterSeconds)});
+  }
+  return response;
+}
+
+http::Response error_response(const Status& status) {
+  return error_response(http_status(status), status);
+}
+
+}  // namespace tensorfold::api

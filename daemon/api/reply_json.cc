@@ -1,0 +1,76 @@
+#include "daemon/api/reply_json.h"
+
+#include "engine/base/utf8.h"
+
+namespace tensorfold::api {
+namespace {
+
+void put_token(JsonOut& json, TokenId id, float logprob, const TokenText& text) {
+  const std::string bytes = text(id);
+  json.key("token").string(utf8_lossy(bytes));
+  json.key("logprob").number(static_cast<double>(logprob));
+  json.key("bytes").open_list();
+  for (const char c : bytes) json.number(static_cast<int>(static_cast<unsigned char>(c)));
+  json.close_list();
+}
+
+}  // namespace
+
+void put_usage(JsonOut& json, const Usage& usage) {
+  json.open_object();
+  json.key("prompt_tokens").number(usage.prompt_tokens);
+  json.key("completion_tokens").number(usage.completion_tokens);
+  json.key("total_tokens").number(usage.prompt_tokens + usage.completion_tokens);
+  json.key("prompt_tokens_details").open_object();
+  json.key("cached_tokens").number(usage.cached_tokens).close_object();
+  json.key("completion_tokens_details").open_object();
+  json.key("reasoning_tokens").number(usage.reasoning_tokens).close_object();
+  json.key("prompt_cache_hit_tokens").number(usage.cached_tokens);
+  json.key("prompt_cache_miss_tokens").number(usage.prompt_tokens - usage.cached_tokens);
+  json.close_object();
+}
+
+void put_stats(JsonOut& json, const ReplyStats& stats) {
+  json.open_object();
+  json.key("token_sha").string(stats.token_sha);
+  // As the signed number that a request's "seed" takes.
+  json.key("sampling_seed").string(std::to_string(static_cast<int64_t>(stats.sampling_seed)));
+  json.key("queue_s").number(stats.queue_s);
+  json.key("prefill_s").number(stats.prefill_s);
+  json.key("decode_s").number(stats.decode_s);
+  json.key("cached").number(stats.usage.cached_tokens);
+  json.key("rounds").number(stats.rounds);
+  json.key("drafted").number(stats.drafted);
+  json.key("accepted").number(stats.accepted);
+  json.close_object();
+}
+
+void append_logprobs(std::string& out, std::span<const TokenLogprob> tokens,
+                     const TokenText& text) {
+  for (const TokenLogprob& token : tokens) {
+    if (!out.empty()) out += ',';
+    JsonOut json(out);
+    json.open_object();
+    put_token(json, token.id, token.logprob, text);
+    json.key("top_logprobs").open_list();
+    for (const auto& [id, logprob] : token.top) {
+      json.open_object();
+      put_token(json, id, logprob, text);
+      json.close_object();
+    }
+    json.close_list().close_object();
+  }
+}
+
+void put_logprobs(JsonOut& json, std::string_view entries) {
+  json.open_object().key("content").open_list();
+  if (!entries.empty()) json.raw(entries);
+  json.close_list().key("refusal").null().close_object();
+}
+
+std::string_view finish_name(FinishReason reason, int calls_shown) {
+  if (reason == FinishReason::kLength) return "length";
+  return calls_shown > 0 ? "tool_calls" : "stop";
+}
+
+}  // namespace tensorfold::api

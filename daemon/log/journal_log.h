@@ -1,0 +1,42 @@
+// The daemon's LogSink. Three forms, chosen once at start:
+//   journal   stderr is the journal's stream: sd_journal_sendv with structured fields
+//   prefixed  stderr is a file or pipe: "<6>message", which systemd and loggers understand
+//   plain     stderr is a terminal: "info: message"
+// Prompts and replies are never logged above debug. Any thread may write; one line is one write.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "engine/base/log_sink.h"
+
+namespace tensorfold::log {
+
+enum class Form : unsigned char { kJournal, kPrefixed, kPlain };
+
+inline constexpr size_t kLogLineBytesMax = 8 * 1024;  // longer messages are cut, with "..."
+
+// What stderr is, from $JOURNAL_STREAM and the descriptor.
+Form detect_form(int fd, const char* journal_stream);
+
+class JournalLog final : public LogSink {
+ public:
+  explicit JournalLog(Form form, int fd = 2) : form_(form), fd_(fd) {}
+
+  void set_level(LogLevel level) { level_.store(level, std::memory_order_relaxed); }
+  void write(LogLevel level, std::string_view message,
+             std::initializer_list<LogField> fields) override;
+
+  // The text of one line in the forms without fields.
+  static std::string line(Form form, LogLevel level, std::string_view message);
+
+ private:
+  const Form form_;
+  const int fd_;
+  std::atomic<LogLevel> level_{LogLevel::kInfo};
+};
+
+// "info" -> kInfo; the configuration has checked the name.
+LogLevel level_of(std::string_view name);
+
+}  // namespace tensorfold::log
