@@ -14,7 +14,7 @@
 #pragma once
 
 #include "kernels/attention.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
@@ -33,13 +33,13 @@ struct AttentionAppendParams {
   int ring_rows = 0;               // 0: stage only (drafter block rows)
   uint16_t* staged = nullptr;      // out bf16 [history and own rows of all slices, D]
   // Source part.
-  const void* a = nullptr;             // fp32 (ratio 2) or bf16 (ratio 1) [rows, D] or nullptr
-  const float* g = nullptr;            // fp32 [rows, D], ratio 2
-  const float* latent_norm = nullptr;  // [D]
-  const Weight* index_wk = nullptr;    // [d, D]
-  const float* index_norm = nullptr;   // [d]
-  int index_dim = 0;                   // d
-  const float* entry_rope = nullptr;   // [rows, rope_dim / 2, 2] at the completed entry's j * ratio
+  const void* a = nullptr;               // fp32 (ratio 2) or bf16 (ratio 1) [rows, D] or nullptr
+  const float* g = nullptr;              // fp32 [rows, D], ratio 2
+  const float* latent_norm = nullptr;    // [D]
+  const WeightView* index_wk = nullptr;  // [d, D]
+  const float* index_norm = nullptr;     // [d]
+  int index_dim = 0;                     // d
+  const float* entry_rope = nullptr;  // [rows, rope_dim / 2, 2] at the completed entry's j * ratio
   EntryPool pool;
   Workspace workspace;
 };

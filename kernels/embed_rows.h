@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/op.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
@@ -14,7 +14,7 @@ struct EmbedRowsParams {
   int hidden = 0;                        // H
   int hc = 0;                            // residual streams
   const int32_t* ids = nullptr;          // [rows]
-  const Weight* table = nullptr;         // kRowsBf16 [vocab, H]
+  const WeightView* table = nullptr;     // kRowsBf16 [vocab, H]
   const int32_t* image_index = nullptr;  // [rows] row of image_rows, -1: text; or nullptr
   const uint16_t* image_rows = nullptr;  // bf16 [n, H]
   uint16_t* streams = nullptr;           // out bf16 [rows, hc, H]

@@ -14,7 +14,7 @@
 #pragma once
 
 #include "kernels/op.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
@@ -33,7 +33,7 @@ struct HcStepParams {
   const float* comb_in = nullptr;  // [rows, n, n], [j][k]
   uint16_t* tap = nullptr;         // out bf16 [rows] x H, tap_stride apart
   int64_t tap_stride = 0;
-  const Weight* fn = nullptr;          // kPanelF32 [(2 + n) n, n H]
+  const WeightView* fn = nullptr;      // kPanelF32 [(2 + n) n, n H]
   const float* scale = nullptr;        // [3]
   const float* base = nullptr;         // [(2 + n) n]
   float* mixes = nullptr;              // [rows, (2 + n) n], scratch that the caller may read

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/op.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
@@ -19,7 +19,7 @@ struct HeadLogitsParams {
   const uint16_t* streams = nullptr;   // bf16 [.., hc, H]
   const float* pre = nullptr;          // [.., hc]
   const float* norm_weight = nullptr;  // [H]
-  const Weight* head = nullptr;        // [vocab slice, H]
+  const WeightView* head = nullptr;    // [vocab slice, H]
   uint16_t* collapsed = nullptr;       // out bf16 [rows, H], before the norm; or nullptr
   float* logits = nullptr;             // out [rows, logits_stride]
   int64_t logits_stride = 0;

@@ -6,19 +6,19 @@
 #pragma once
 
 #include "kernels/op.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
 struct MarkovStepParams {
-  int rows = 0;                        // sequences
-  int rank = 0;                        // R
-  int hidden = 0;                      // H
-  const int32_t* prev = nullptr;       // [rows] previous token
-  const Weight* embed = nullptr;       // kRowsBf16 [vocab, R]
-  const Weight* head = nullptr;        // [vocab slice, R]
-  const Weight* confidence = nullptr;  // [1, H + R]
-  const uint16_t* x = nullptr;         // bf16 [rows] x H, x_stride apart
+  int rows = 0;                            // sequences
+  int rank = 0;                            // R
+  int hidden = 0;                          // H
+  const int32_t* prev = nullptr;           // [rows] previous token
+  const WeightView* embed = nullptr;       // kRowsBf16 [vocab, R]
+  const WeightView* head = nullptr;        // [vocab slice, R]
+  const WeightView* confidence = nullptr;  // [1, H + R]
+  const uint16_t* x = nullptr;             // bf16 [rows] x H, x_stride apart
   int64_t x_stride = 0;
   const float* base = nullptr;  // [rows] x vocab slice, base_stride apart
   int64_t base_stride = 0;

@@ -8,15 +8,15 @@
 #pragma once
 
 #include "kernels/op.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
 inline constexpr int kExpertsPerTokenMax = 16;
 
 struct ExpertWeights {
-  Weight w1, w3;  // [I, H]
-  Weight w2;      // [H, I]
+  WeightView w1, w3;  // [I, H]
+  WeightView w2;      // [H, I]
 };
 
 struct MoeExpertsParams {

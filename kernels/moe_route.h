@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/op.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
@@ -17,15 +17,15 @@ struct MoeRouteParams {
   int topk = 0;
   float scale = 0;
   float temperature = 1;
-  const uint16_t* x = nullptr;     // bf16 [rows, H]
-  const Weight* gate = nullptr;    // [experts, H]
-  const float* bias = nullptr;     // [experts]
-  const float* bias_vl = nullptr;  // [experts] or nullptr: bias
-  const uint8_t* image = nullptr;  // [rows] 1: image row; nullptr: none
-  float* scores = nullptr;         // out [rows, experts] unbiased
-  int32_t* ids = nullptr;          // out [rows, topk]
-  float* weights = nullptr;        // out [rows, topk]
-  Workspace workspace;             // project_workspace_bytes(rows, hidden)
+  const uint16_t* x = nullptr;       // bf16 [rows, H]
+  const WeightView* gate = nullptr;  // [experts, H]
+  const float* bias = nullptr;       // [experts]
+  const float* bias_vl = nullptr;    // [experts] or nullptr: bias
+  const uint8_t* image = nullptr;    // [rows] 1: image row; nullptr: none
+  float* scores = nullptr;           // out [rows, experts] unbiased
+  int32_t* ids = nullptr;            // out [rows, topk]
+  float* weights = nullptr;          // out [rows, topk]
+  Workspace workspace;               // project_workspace_bytes(rows, hidden)
 };
 
 inline OpCost moe_route_cost(const MoeRouteParams& p) {

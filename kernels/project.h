@@ -7,15 +7,15 @@
 #pragma once
 
 #include "kernels/op.h"
-#include "kernels/weight.h"
+#include "kernels/weight_view.h"
 
 namespace tensorfold {
 
 inline constexpr int kProjectOutputsMax = 8;
 
 struct ProjectOutput {
-  const Weight* weight = nullptr;  // [out, in]
-  void* y = nullptr;               // [rows, out], y_stride elements apart
+  const WeightView* weight = nullptr;  // [out, in]
+  void* y = nullptr;                   // [rows, out], y_stride elements apart
   int64_t y_stride = 0;
   DType type = DType::kBf16;
 };
@@ -37,7 +37,7 @@ int64_t project_workspace_bytes(int rows, int in);
 inline OpCost project_cost(const ProjectParams& p) {
   OpCost c{int64_t{p.rows} * p.in * 2, 0};
   for (int i = 0; i < p.outputs; ++i) {
-    const Weight& w = *p.output[i].weight;
+    const WeightView& w = *p.output[i].weight;
     c.bytes += w.bytes() + int64_t{p.rows} * w.out * (p.output[i].type == DType::kF32 ? 4 : 2);
     c.operations += 2 * int64_t{p.rows} * w.in * w.out;
   }

@@ -1,5 +1,5 @@
-// Weight: one matrix y = W x as an operation sees it: logical shape, layout, and whether its input
-// is quantised. The memory belongs to the loader.
+// WeightView: one matrix y = W x as an operation sees it: logical shape, layout, and whether its
+// input is quantised. The memory belongs to the loader.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class WeightLayout : unsigned char {
   kPanelF32,   // the same in fp32
 };
 
-struct Weight {
+struct WeightView {
   WeightLayout layout = WeightLayout::kNone;
   // The stored format was FP8 or FP4: the input row is quantised to e4m3 in blocks of 32 with a
   // UE8M0 scale (reference arithmetic of the original checkpoints).
@@ -35,7 +35,7 @@ struct Weight {
 };
 
 // y = W x over `rows` rows.
-inline OpCost weight_cost(const Weight& w, int64_t rows) {
+inline OpCost weight_cost(const WeightView& w, int64_t rows) {
   return {w.bytes() + rows * (w.in + w.out) * 2, 2 * rows * w.in * w.out};
 }
 

@@ -1,0 +1,52 @@
+// The matrix product under every CPU operation.
+//
+// y[r][n] = sum_k w[n][k] x[r][k], fp32. Order for one output, whatever the blocking: products are
+// added k ascending within runs of kDenseRun, the runs' sums are added ascending. 16 outputs of a
+// panel run in the lanes of a vector.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/op.h"
+#include "kernels/weight_view.h"
+
+namespace tensorfold::cpu {
+
+inline constexpr int kDenseRun = 64;        // products per partial sum
+inline constexpr int kDenseTaskPanels = 8;  // panels per task
+inline constexpr int kDenseTaskRows = 64;   // rows per task
+
+// One output block: panels [panel, panel + panels) of w for rows [0, rows) of x (x_stride apart).
+// type says what y points to; columns past w.out are not written.
+struct DenseBlock {
+  const WeightView* w = nullptr;
+  int panel = 0;
+  int panels = 0;
+  int rows = 0;
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  void* y = nullptr;  // row 0, column 0
+  int64_t y_stride = 0;
+  DType type = DType::kF32;
+};
+void dense_block(const DenseBlock& block);
+
+// A whole product, split into tasks over the stream.
+struct DenseJob {
+  const WeightView* w = nullptr;
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int rows = 0;
+  void* y = nullptr;
+  int64_t y_stride = 0;
+  DType type = DType::kF32;
+  int64_t first_task = 0;  // set by dense()
+};
+void dense(DenseJob* jobs, int count, CpuStream& stream);
+
+// Makes panels from rows: `w` [out][in] fp32 -> bf16 or fp32 panels at `panels`
+// (WeightView::bytes() long).
+void pack_panels(const float* w, int out, int in, WeightLayout layout, void* panels);
+
+}  // namespace tensorfold::cpu

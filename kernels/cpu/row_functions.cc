@@ -1,0 +1,36 @@
+// See kernels/row_functions.h.
+#include "kernels/row_functions.h"
+
+#include <utility>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/row_ops.h"
+
+namespace tensorfold {
+namespace cpu {
+
+// kernels/cpu/attention_append.cc
+void pool_pair(const float* a0, const float* g0, const float* a1, const float* g1, int d,
+               float* pooled);
+
+}  // namespace cpu
+
+Result<std::unique_ptr<Stream>> make_cpu_stream(int threads) {
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<CpuStream> stream, CpuStream::create(threads));
+  return std::unique_ptr<Stream>(std::move(stream));
+}
+
+void cpu_rms_norm_row(const float* x, const float* w, int n, float eps, float* y) {
+  cpu::rms_norm(x, w, n, eps, y);
+}
+
+void cpu_rotate_row(float* x, int n, const float* table, bool inverse) {
+  cpu::rotate(x, n, n, table, inverse);
+}
+
+void cpu_pool_pair(const float* a0, const float* g0, const float* a1, const float* g1, int d,
+                   float* pooled) {
+  cpu::pool_pair(a0, g0, a1, g1, d, pooled);
+}
+
+}  // namespace tensorfold
