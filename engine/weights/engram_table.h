@@ -12,6 +12,7 @@
 #include <span>
 
 #include "engine/base/status.h"
+#include "engine/weights/partition.h"
 
 namespace tensorfold {
 
@@ -27,12 +28,14 @@ struct EngramTableStats {
 class EngramTable {
  public:
   virtual ~EngramTable() = default;
-  virtual int64_t rows() const = 0;
+  // Row numbers that can be asked for: all of the table, or in a prepared image without the others'
+  // columns those of this rank's hash columns.
+  virtual Range rows() const = 0;
   virtual int width() const = 0;          // values per row
   virtual int64_t row_bytes() const = 0;  // of a raw row: values, then scales if it has any
 
   // raw [rows.size() * row_bytes()]: the rows in the order asked for. A row number out of range is
-  // kInvalidArgument; a short or failed read names the file.
+  // kInvalidArgument; a short or failed read, or a NaN in a row, names file, tensor and row.
   virtual Status read(std::span<const int64_t> rows, std::span<std::byte> raw) = 0;
 
   // raw [row_bytes()] -> values [width()] fp32, each exact in bf16.
