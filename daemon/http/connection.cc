@@ -137,6 +137,7 @@ void Connection::headers_arrived() {
       // A body that nobody will read is not waited for; without one the connection can go on.
       if (parser_.has_body()) {
         refusal->close = true;
+        decorate(parser_.request(), *refusal);
         respond(*refusal);
         return;
       }

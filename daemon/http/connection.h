@@ -65,6 +65,7 @@ class Connection {
   int64_t now_ms() const;
 
   // From the exchange.
+  void decorate(const Request& request, Response& response) const;
   void respond(const Response& response);
   void begin_stream(const Response& head);
   void write_stream(std::string_view bytes);

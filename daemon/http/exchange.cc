@@ -13,13 +13,17 @@ ConnectionExchange::ConnectionExchange(Connection& connection, Request request)
 void ConnectionExchange::respond(Response response) {
   TF_CHECK_MSG(phase_ == Phase::kOpen, "a request is answered once");
   phase_ = Phase::kDone;
-  if (connection_ != nullptr) connection_->respond(response);
+  if (connection_ == nullptr) return;
+  connection_->decorate(request_, response);
+  connection_->respond(response);
 }
 
 void ConnectionExchange::begin_stream(Response head) {
   TF_CHECK_MSG(phase_ == Phase::kOpen, "a request is answered once");
   phase_ = Phase::kStreaming;
-  if (connection_ != nullptr) connection_->begin_stream(head);
+  if (connection_ == nullptr) return;
+  connection_->decorate(request_, head);
+  connection_->begin_stream(head);
 }
 
 void ConnectionExchange::write(std::string_view bytes) {

@@ -43,6 +43,10 @@ std::string Connection::head_text(const Response& response, bool stream, size_t 
   return out;
 }
 
+void Connection::decorate(const Request& request, Response& response) const {
+  if (server_.hooks_.decorate) server_.hooks_.decorate(request, response);
+}
+
 void Connection::respond(const Response& response) {
   if (state_ == State::kClosed) return;
   if (response.close) close_after_reply_ = true;

@@ -136,6 +136,14 @@ void Server::remove(Connection* connection) {
   maybe_closed();
 }
 
+size_t Server::unsent_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [key, connection] : connections_) {
+    bytes += uv_stream_get_write_queue_size(connection->stream());
+  }
+  return bytes;
+}
+
 void Server::stop_accepting() {
   if (!listening_) return;
   listening_ = false;

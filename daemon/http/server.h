@@ -29,6 +29,8 @@ struct ServerHooks {
   // Called when the headers are in, before the body is read: a refusal (404, 401, 415, ...) or
   // nothing. May be empty.
   std::function<std::optional<Response>(const Request&)> precheck;
+  // Adds headers to a reply to that request. May be empty.
+  std::function<void(const Request&, Response&)> decorate;
   // The body of replies that the server itself makes (400, 408, 413, 431, 503). May be empty.
   std::function<std::string(int status, std::string_view message)> error_body;
 };
@@ -59,6 +61,8 @@ class Server {
   const ServerCounters& counters() const { return counters_; }
   size_t connections() const { return connections_.size(); }
   size_t exchanges() const { return exchanges_; }  // requests being answered now
+
+  size_t unsent_bytes() const;  // written and not yet taken by the sockets
 
   void stop_accepting();
   // Stops accepting and drops every connection; idle ones at once. `on_closed` runs on the loop
