@@ -7,6 +7,8 @@
 // Threads: after open(), const methods may be called from any thread (they pread). Does not build
 // device layouts and does not cache.
 //
+// A weight with a NaN or an infinity in it (scales included) is an error of load().
+//
 // Names are those of the checkpoint without ".weight" or a quantisation suffix, for example
 // "embed", "norm", "head", "layers.3.attn.wq_b", "layers.3.attn.attn_sink",
 // "layers.3.ffn.gate" (the router), "layers.3.ffn.gate.bias", "layers.3.ffn.experts.7.w1",
@@ -34,6 +36,7 @@ struct WeightSourceOptions {
   std::string prepared_path;  // an image or a folder of images; empty: read the model folder
   int rank = 0, world_size = 1;
   int64_t engram_cache_rows = 65536;  // rows kept in memory per table
+  bool require_engram = true;         // false: open() does not mind missing Engram tables
 };
 
 // One weight of the model, as the checkpoint stores it.
@@ -74,8 +77,11 @@ class WeightSource {
   // load() widened: [out][in] fp32.
   Result<std::vector<float>> load_f32(std::string_view name) const;
 
-  // The Engram table of EngramConfig::layers[index]: all rows, whichever rank asks. Checked when
-  // opened; one owner thread at a time reads it.
+  // Bytes that this rank's slices of all weights take, as stored.
+  virtual int64_t rank_bytes() const = 0;
+
+  // The Engram table of EngramConfig::layers[index] (EngramTable::rows() says which rows). One
+  // owner thread at a time reads it.
   virtual Result<std::unique_ptr<EngramTable>> open_engram(int index) const = 0;
 };
 
