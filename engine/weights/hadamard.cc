@@ -1,5 +1,5 @@
 // The 128-point Hadamard transform (see hadamard.h). Loops are written so that the compiler
-// vectorises over independent elements; the order of additions inside one value never changes.
+// vectorizes over independent elements; the order of additions inside one value never changes.
 #include "engine/weights/hadamard.h"
 
 #include "engine/base/check.h"

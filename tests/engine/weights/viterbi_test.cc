@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(no_single_bit_improves_a_tile) {
 
 namespace {
 
-// Normalised squared error of a tail-biting search on N(0, 1), by whole bits and codebook: the
+// Normalized squared error of a tail-biting search on N(0, 1), by whole bits and codebook: the
 // best over the scales below, over 12 tiles.
 constexpr double kExpected[9][3] = {
     {0, 0, 0},
