@@ -30,6 +30,6 @@ struct OpCost {
   int64_t operations = 0;  // multiplies and adds, counted separately
 };
 
-enum class DType : unsigned char { kBf16, kF32 };
+enum class ValueType : unsigned char { kBf16, kF32 };
 
 }  // namespace tensorfold

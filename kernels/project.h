@@ -17,7 +17,7 @@ struct ProjectOutput {
   const WeightView* weight = nullptr;  // [out, in]
   void* y = nullptr;                   // [rows, out], y_stride elements apart
   int64_t y_stride = 0;
-  DType type = DType::kBf16;
+  ValueType type = ValueType::kBf16;
 };
 
 struct ProjectParams {
@@ -38,7 +38,7 @@ inline OpCost project_cost(const ProjectParams& p) {
   OpCost c{int64_t{p.rows} * p.in * 2, 0};
   for (int i = 0; i < p.outputs; ++i) {
     const WeightView& w = *p.output[i].weight;
-    c.bytes += w.bytes() + int64_t{p.rows} * w.out * (p.output[i].type == DType::kF32 ? 4 : 2);
+    c.bytes += w.bytes() + int64_t{p.rows} * w.out * (p.output[i].type == ValueType::kF32 ? 4 : 2);
     c.operations += 2 * int64_t{p.rows} * w.in * w.out;
   }
   return c;

@@ -52,14 +52,14 @@ TF_INLINE void put(const DenseBlock& b, int row, int panel, F16 v) {
   const int64_t at = row * b.y_stride + column;
   const auto width = static_cast<int>(std::min<int64_t>(kPanelOutputs, b.w->out - column));
   if (width == kPanelOutputs) {
-    if (b.type == DType::kF32)
+    if (b.type == ValueType::kF32)
       simd::store(static_cast<float*>(b.y) + at, v);
     else
       simd::store_bf16(static_cast<uint16_t*>(b.y) + at, v);
     return;
   }
   for (int i = 0; i < width; ++i) {
-    if (b.type == DType::kF32)
+    if (b.type == ValueType::kF32)
       static_cast<float*>(b.y)[at + i] = v[i];
     else
       static_cast<uint16_t*>(b.y)[at + i] = f32_to_bf16(v[i]);
@@ -118,8 +118,8 @@ static void run_task(const DenseJob& job, int64_t task) {
   b.y_stride = job.y_stride;
   b.type = job.type;
   const int64_t at = row * job.y_stride;
-  b.y = job.type == DType::kF32 ? static_cast<void*>(static_cast<float*>(job.y) + at)
-                                : static_cast<void*>(static_cast<uint16_t*>(job.y) + at);
+  b.y = job.type == ValueType::kF32 ? static_cast<void*>(static_cast<float*>(job.y) + at)
+                                    : static_cast<void*>(static_cast<uint16_t*>(job.y) + at);
   dense_block(b);
 }
 

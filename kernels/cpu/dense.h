@@ -28,7 +28,7 @@ struct DenseBlock {
   int64_t x_stride = 0;
   void* y = nullptr;  // row 0, column 0
   int64_t y_stride = 0;
-  DType type = DType::kF32;
+  ValueType type = ValueType::kF32;
 };
 void dense_block(const DenseBlock& block);
 
@@ -40,7 +40,7 @@ struct DenseJob {
   int rows = 0;
   void* y = nullptr;
   int64_t y_stride = 0;
-  DType type = DType::kF32;
+  ValueType type = ValueType::kF32;
   int64_t first_task = 0;  // set by dense()
 };
 void dense(DenseJob* jobs, int count, CpuStream& stream);

@@ -1,0 +1,50 @@
+// SequenceCache: the sequences of one rank, their pool and their snapshots, and the commands by
+// which a step plan changes them. Owned by the engine thread; allocates everything when created.
+//
+// Commands that can't be carried out are errors that name the command and leave the cache as it
+// was before that command. kSpill and kFill are not supported here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/cache/block_pool.h"
+#include "engine/cache/cache_layout.h"
+#include "engine/cache/sequence_state.h"
+#include "engine/cache/snapshot_store.h"
+#include "engine/sched/step_plan.h"
+
+namespace tensorfold {
+
+class SequenceCache {
+ public:
+  static Result<SequenceCache> create(const CacheLayout& layout);
+
+  Status apply(const CacheCommand& command);
+
+  const CacheLayout& layout() const { return layout_; }
+  BlockPool& pool() { return pool_; }
+  const BlockPool& pool() const { return pool_; }
+  int64_t bytes() const { return layout_.bytes() + snapshots_.bytes(); }
+
+  // nullptr: no such slot, or not open.
+  SequenceState* find(SlotId slot);
+  const SequenceState* find(SlotId slot) const;
+
+  // Whether positions [first, end) of the sequence may be written: its blocks reach that far and no
+  // other sequence holds the ones that would change.
+  Status check_writable(const SequenceState& state, int64_t first, int64_t end) const;
+
+ private:
+  Status open_slot(SlotId slot);
+  Status close_slot(SequenceState& state);
+  Status append_block(SequenceState& state, BlockId block);
+
+  CacheLayout layout_;
+  BlockPool pool_;
+  std::vector<SequenceState> slots_;
+  SnapshotStore snapshots_;
+};
+
+}  // namespace tensorfold
