@@ -109,9 +109,9 @@ std::optional<double> EvalBounds::by_layer(std::string_view key, int layer) {
   return value->as_array()[i].as_double();
 }
 
-bool EvalBounds::is_exact(std::string_view key) {
+bool EvalBounds::has_text(std::string_view key, std::string_view text) {
   const Json* value = get(key);
-  return value != nullptr && value->is_string() && value->as_string() == "exact";
+  return value != nullptr && value->is_string() && value->as_string() == text;
 }
 
 std::string EvalBounds::key_ending(std::string_view suffix) const {

@@ -31,7 +31,8 @@ class EvalBounds {
 
   std::optional<double> number(std::string_view key);
   std::optional<double> by_layer(std::string_view key, int layer);  // element `layer` of a list
-  bool is_exact(std::string_view key);                              // the text "exact"
+  bool has_text(std::string_view key, std::string_view text);
+  bool is_exact(std::string_view key) { return has_text(key, "exact"); }
   // The first key that ends (starts) so, or empty; it still has to be asked for.
   std::string key_ending(std::string_view suffix) const;
   std::string key_starting(std::string_view prefix) const;
