@@ -1,0 +1,138 @@
+#include "daemon/control/control.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "daemon/api/errors.h"
+#include "daemon/api/json_out.h"
+#include "daemon/control/protocol.h"
+
+namespace tensorfold::control {
+namespace {
+
+constexpr ControlRoute kRoutes[] = {
+    {http::Method::kGet, kStatusPath, &Control::run_status, "the state of the service"},
+};
+
+const ControlRoute* find_route(const http::Request& request) {
+  for (const ControlRoute& route : kRoutes)
+    if (route.path == request.path) return &route;
+  return nullptr;
+}
+
+// Bytes of memory that are in RAM, from /proc.
+int64_t resident_bytes() {
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  if (file == nullptr) return 0;
+  long long total = 0, resident = 0;
+  const int count = std::fscanf(file, "%lld %lld", &total, &resident);
+  std::fclose(file);
+  return count == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+void put_model(api::JsonOut& json, const Facts& facts, const EngineStats& stats,
+               const Engine& engine) {
+  json.key("model").open_object().key("name").string(facts.model_name);
+  json.key("path").string(facts.model_path);
+  const bool loaded =
+      stats.state == EngineStats::State::kReady || stats.state == EngineStats::State::kDraining;
+  if (loaded) {
+    const ModelInfo info = engine.model();
+    json.key("architecture").string(info.architecture);
+    json.key("fingerprint").string(info.fingerprint);
+    json.key("parameters").number(info.parameters).key("vocabulary").number(info.vocab_size);
+    json.key("max_context").number(info.max_context);
+  }
+  json.key("context").number(stats.context).close_object();
+}
+
+void put_load(api::JsonOut& json, const EngineStats& stats, int64_t queue_requests) {
+  json.key("slots").open_object().key("total").number(stats.slots_total);
+  json.key("busy").number(stats.slots_busy).key("prefilling").number(stats.prefilling);
+  json.close_object();
+  json.key("queue").open_object().key("waiting").number(stats.waiting);
+  json.key("limit").number(queue_requests).close_object();
+  json.key("rates").open_object();
+  json.key("decode_tokens_per_second").number(stats.decode_tokens_per_second);
+  json.key("prefill_tokens_per_second").number(stats.prefill_tokens_per_second).close_object();
+  json.key("cache").open_object().key("pool_tokens").number(stats.pool_tokens_total);
+  json.key("used_tokens").number(stats.pool_tokens_used).close_object();
+  json.key("memory").open_object().key("resident_bytes").number(resident_bytes());
+  json.key("weight_bytes").number(stats.weight_bytes);
+  json.key("cache_bytes").number(stats.cache_bytes).close_object();
+}
+
+void put_totals(api::JsonOut& json, const EngineStats& stats) {
+  json.key("totals").open_object().key("requests").number(stats.requests_total);
+  json.key("prompt_tokens").number(stats.prompt_tokens_total);
+  json.key("cached_tokens").number(stats.cached_tokens_total);
+  json.key("completion_tokens").number(stats.completion_tokens_total);
+  json.key("rounds").number(stats.rounds_total).key("drafted").number(stats.drafted_total);
+  json.key("accepted").number(stats.accepted_total).key("steps").number(stats.steps_total);
+  json.key("prefill_seconds").number(stats.prefill_seconds_total);
+  json.key("decode_seconds").number(stats.decode_seconds_total).close_object();
+}
+
+}  // namespace
+
+std::span<const ControlRoute> control_table() { return kRoutes; }
+
+Control::Control(Engine& engine, api::Api& api, const http::Server& http, Facts facts,
+                 const Clock& clock)
+    : engine_(engine), api_(api), http_(http), facts_(std::move(facts)), clock_(clock) {}
+
+std::optional<http::Response> Control::precheck(const http::Request& request) const {
+  const ControlRoute* route = find_route(request);
+  if (route == nullptr) {
+    return api::error_response(
+        404, Status(StatusCode::kNotFound, "no such path: " + request.path.substr(0, 256)));
+  }
+  const bool head = request.method == http::Method::kHead && route->method == http::Method::kGet;
+  if (request.method == route->method || head) return std::nullopt;
+  auto response =
+      api::error_response(405, invalid_argument(std::string(http::method_name(request.method)) +
+                                                " is not allowed for " + request.path));
+  response.headers.push_back({"Allow", std::string(http::method_name(route->method))});
+  return response;
+}
+
+void Control::handle(const std::shared_ptr<http::Exchange>& exchange) {
+  const ControlRoute* route = find_route(exchange->request());
+  TF_CHECK_MSG(route != nullptr, "precheck lets only routed requests through");
+  (this->*route->run)(exchange);
+}
+
+void Control::run_status(const std::shared_ptr<http::Exchange>& exchange) {
+  http::Response response;
+  response.body = status_json();
+  exchange->respond(std::move(response));
+}
+
+std::string Control::status_json() const {
+  const EngineStats stats = engine_.stats();
+  std::string out;
+  api::JsonOut json(out);
+  json.open_object().key("schema_version").number(kSchemaVersion);
+  json.key("version").string(facts_.version).key("pid").number(getpid());
+  json.key("state").string(api::state_name(stats.state)).key("detail").string(stats.state_detail);
+  json.key("uptime_s").number((clock_.monotonic_us() - facts_.started_us) / 1'000'000);
+  put_model(json, facts_, stats, engine_);
+  json.key("device").string(facts_.device).key("listen").string(facts_.listen);
+  put_load(json, stats, facts_.queue_requests);
+  put_totals(json, stats);
+  const http::ServerCounters& http = http_.counters();
+  const api::ChatCounters& chat = api_.chat().counters();
+  json.key("http").open_object().key("connections").number(http_.connections());
+  json.key("requests_total").number(http.requests_total);
+  json.key("bad_requests_total").number(http.bad_requests_total);
+  json.key("timeouts_total").number(http.timeouts_total);
+  json.key("slow_readers_total").number(http.slow_readers_total);
+  json.key("refused_total").number(chat.refused_total);
+  json.key("failed_total").number(chat.failed_total);
+  json.key("cancelled_total").number(chat.cancelled_total).close_object();
+  json.close_object();
+  return out;
+}
+
+}  // namespace tensorfold::control
