@@ -1,0 +1,310 @@
+#include "daemon/daemon.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "daemon/api/errors.h"
+#include "daemon/control/protocol.h"
+#include "daemon/service/port_owner.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
+constexpr int64_t kSlowTickUs = 1'000'000;
+
+int port_of(const std::string& listen) { return std::atoi(listen.c_str() + listen.rfind(':') + 1); }
+
+int exit_code_of(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+      return service::kExitConfig;
+    case StatusCode::kUnavailable:
+    case StatusCode::kUnsupported:
+      return service::kExitUnavailable;
+    case StatusCode::kInternal:
+      return service::kExitInternal;
+    default:
+      return service::kExitIo;
+  }
+}
+
+template <typename Handle>
+uv_handle_t* handle_of(Handle& handle) {
+  return reinterpret_cast<uv_handle_t*>(&handle);
+}
+
+}  // namespace
+
+Daemon::Daemon(Start start, const Clock& clock, log::JournalLog& log)
+    : start_(std::move(start)), clock_(clock), log_(log), notifier_(clock) {
+  TF_CHECK_EQ(uv_loop_init(&loop_), 0);
+  started_us_ = clock.monotonic_us();
+  port_ = std::make_unique<service::UvPort>(&loop_, [this] {
+    if (api_) api_->chat().on_wake();
+  });
+}
+
+Daemon::~Daemon() { TF_CHECK_EQ(uv_loop_close(&loop_), 0); }
+
+http::ServerHooks Daemon::api_hooks() {
+  http::ServerHooks hooks;
+  hooks.handle = [this](std::shared_ptr<http::Exchange> e) { api_->handle(e); };
+  hooks.precheck = [this](const http::Request& r) { return api_->precheck(r); };
+  hooks.decorate = [this](const http::Request& q, http::Response& r) { api_->decorate(q, r); };
+  hooks.error_body = [](int status, std::string_view message) {
+    return api::error_json(status, message);
+  };
+  return hooks;
+}
+
+http::ServerHooks Daemon::control_hooks() {
+  http::ServerHooks hooks = api_hooks();
+  hooks.handle = [this](std::shared_ptr<http::Exchange> e) { control_->handle(e); };
+  hooks.precheck = [this](const http::Request& r) { return control_->precheck(r); };
+  hooks.decorate = nullptr;
+  return hooks;
+}
+
+// Gives an exit code; kExitOk is "go on".
+int Daemon::open_sockets() {
+  http_ = std::make_unique<http::Server>(&loop_, start_.limits, api_hooks(), clock_, log_);
+  if (const Status status = http_->listen_tcp(start_.config.http_listen); !status.ok()) {
+    std::string message = "http.listen: " + status.message();
+    const int port = port_of(start_.config.http_listen);
+    if (status.reason() == "in_use") message += "; it is " + service::describe_port(port);
+    log_.error(message);
+    if (status.code() == StatusCode::kInvalidArgument) return service::kExitConfig;
+    const bool low = port < 1024 && geteuid() != 0 && status.reason().empty();
+    return low ? service::kExitPermission : service::kExitOs;
+  }
+  auto socket = control::ControlSocket::bind(start_.control_path);
+  if (!socket.ok()) {
+    log_.error(socket.status().message());
+    if (socket.status().reason() == "in_use") return service::kExitUnavailable;
+    if (socket.status().code() == StatusCode::kInvalidArgument) return service::kExitConfig;
+    return access(start_.control_path.substr(0, start_.control_path.rfind('/')).c_str(), W_OK) != 0
+               ? service::kExitPermission
+               : service::kExitOs;
+  }
+  control_socket_.emplace(std::move(socket).value());
+  http::Limits limits;
+  limits.body_bytes = control::kControlBodyBytesMax;
+  limits.connections = control::kControlConnectionsMax;
+  control_http_ = std::make_unique<http::Server>(&loop_, limits, control_hooks(), clock_, log_);
+  if (const Status status = control_http_->listen_fd(control_socket_->release_fd(), true);
+      !status.ok()) {
+    log_.error("control socket " + start_.control_path + ": " + status.message());
+    return service::kExitOs;
+  }
+  return service::kExitOk;
+}
+
+int Daemon::make_engine(const EngineFactory& factory) {
+  auto engine = factory(start_.engine, clock_, log_);
+  if (!engine.ok()) {
+    log_.error("the engine cannot start: " + engine.status().message());
+    return exit_code_of(engine.status());
+  }
+  engine_ = std::move(engine).value();
+  api_ = std::make_unique<api::Api>(*engine_, start_.api, clock_, log_, *port_);
+  control::Facts facts;
+  facts.version = TF_VERSION;
+  facts.model_name = start_.model_name;
+  facts.model_path = start_.model_path;
+  facts.device = start_.engine.device;
+  const std::string& listen = start_.config.http_listen;
+  facts.listen = listen.substr(0, listen.rfind(':') + 1) + std::to_string(http_->port());
+  facts.queue_requests = start_.config.limits_queue_requests;
+  facts.started_us = started_us_;
+  control_ = std::make_unique<control::Control>(*engine_, *api_, *http_, facts, clock_);
+  log_.info("listening on " + facts.listen + ", control socket " + start_.control_path +
+                ", loading " + start_.model_name + " from " + start_.model_path,
+            {{"TF_EVENT", "started"}, {"TF_MODEL", start_.model_name}});
+  return service::kExitOk;
+}
+
+void Daemon::start_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    uv_signal_init(&loop_, &signals_[i]);
+    signals_[i].data = this;
+    uv_signal_start(
+        &signals_[i],
+        [](uv_signal_t* signal, int number) {
+          static_cast<Daemon*>(signal->data)->on_signal(number);
+        },
+        kSignals[i]);
+  }
+}
+
+int Daemon::run(const EngineFactory& factory) {
+  uv_timer_init(&loop_, &tick_);
+  tick_.data = this;
+  start_signals();
+  exit_code_ = open_sockets();
+  if (exit_code_ == service::kExitOk) exit_code_ = make_engine(factory);
+  if (exit_code_ == service::kExitOk) {
+    notifier_.status("loading " + start_.model_name);
+    uv_timer_start(
+        &tick_, [](uv_timer_t* timer) { static_cast<Daemon*>(timer->data)->on_tick(); }, 0,
+        kTickMs);
+    uv_run(&loop_, UV_RUN_DEFAULT);
+  }
+  tear_down();
+  return exit_code_;
+}
+
+void Daemon::on_signal(int number) {
+  if (number == SIGHUP) {
+    reload();
+  } else if (!draining_) {
+    begin_drain(number == SIGTERM ? "SIGTERM" : "SIGINT");
+  } else {
+    log_.info("told to stop again: ending at once");
+    api_->chat().cancel_all(unavailable("the server is stopping", "server_stopping"));
+    stop(service::kExitOk);
+  }
+}
+
+void Daemon::reload() {
+  log_.info("reloading the settings");
+  if (start_.config_file.empty()) {
+    log_.warning("there is no settings file; only API keys are read again");
+  }
+  config::Loaded loaded{start_.config, {}};
+  if (!start_.config_file.empty()) {
+    auto fresh = config::load_config(start_.config_file);
+    if (!fresh.ok()) {
+      log_.error("settings not reloaded: " + fresh.status().message());
+      return;
+    }
+    loaded = std::move(fresh).value();
+    loaded.config.http_listen = start_.config.http_listen;
+    if (const Status status = config::check_config(loaded.config); !status.ok()) {
+      log_.error("settings not reloaded: " + status.message());
+      return;
+    }
+  }
+  auto options = api_options_of(loaded.config, start_.model_name);
+  if (!options.ok()) {
+    log_.error("settings not reloaded: " + options.status().message());
+    return;
+  }
+  api_->set_options(std::move(options).value());
+  log_.set_level(log::level_of(loaded.config.log_level));
+  start_.config.limits_drain_s = loaded.config.limits_drain_s;
+  log_.info("settings reloaded; keys that need a restart keep their values");
+}
+
+void Daemon::on_tick() {
+  const EngineStats stats = engine_->stats();
+  const int64_t now_us = clock_.monotonic_us();
+  if (now_us - last_slow_tick_us_ >= kSlowTickUs) {
+    last_slow_tick_us_ = now_us;
+    api_->chat().tick();
+  }
+  feed_watchdog(stats);
+  draining_ ? watch_drain() : watch_engine(stats);
+}
+
+void Daemon::watch_engine(const EngineStats& stats) {
+  using State = EngineStats::State;
+  if (stats.state == State::kFailed) {
+    log_.error(ready_ ? "the engine failed: " + stats.state_detail
+                      : "the model cannot be loaded: " + stats.state_detail,
+               {{"TF_EVENT", "model_failed"}});
+    notifier_.status("failed: " + stats.state_detail);
+    stop(ready_ ? service::kExitInternal : service::kExitIo);
+    return;
+  }
+  if (stats.state == State::kReady && !ready_) {
+    ready_ = true;
+    const double seconds = static_cast<double>(clock_.monotonic_us() - started_us_) / 1e6;
+    char text[64];
+    std::snprintf(text, sizeof text, " is ready after %.1f s, context ", seconds);
+    log_.info(start_.model_name + text + std::to_string(stats.context),
+              {{"TF_EVENT", "ready"}, {"TF_MODEL", start_.model_name}});
+    notifier_.ready("ready: " + start_.model_name);
+    return;
+  }
+  if (!ready_) {
+    if (stats.state_detail != last_detail_) notifier_.extend_timeout();
+    last_detail_ = stats.state_detail;
+    notifier_.status("loading " + start_.model_name + ": " + stats.state_detail);
+    return;
+  }
+  notifier_.status("ready: " + std::to_string(stats.slots_busy) + " running, " +
+                   std::to_string(stats.waiting) + " waiting");
+}
+
+void Daemon::feed_watchdog(const EngineStats& stats) {
+  const bool idle = stats.slots_busy == 0 && stats.waiting == 0;
+  const bool moved = stats.steps_total != last_steps_;
+  last_steps_ = stats.steps_total;
+  notifier_.watchdog(idle || moved || !ready_);
+}
+
+void Daemon::begin_drain(const char* why) {
+  draining_ = true;
+  engine_->drain();
+  const int64_t seconds = start_.config.limits_drain_s;
+  drain_deadline_us_ = clock_.monotonic_us() + seconds * 1'000'000;
+  const std::string left = std::to_string(api_->chat().active());
+  log_.info(std::string(why) + ": stopping; " + left + " replies get up to " +
+                std::to_string(seconds) + " s to finish",
+            {{"TF_EVENT", "draining"}});
+  notifier_.stopping("draining: " + left + " left");
+  uv_timer_start(
+      &tick_, [](uv_timer_t* timer) { static_cast<Daemon*>(timer->data)->on_tick(); }, 0,
+      kDrainTickMs);
+}
+
+// Done when no reply is being made and none is unsent; at the deadline replies are cut with an
+// error, and get a moment to say so.
+void Daemon::watch_drain() {
+  const int64_t now_us = clock_.monotonic_us();
+  const bool quiet = api_->chat().active() == 0 && http_->exchanges() == 0;
+  if (quiet && http_->unsent_bytes() == 0) {
+    log_.info("stopped", {{"TF_EVENT", "stopped"}});
+    stop(service::kExitOk);
+    return;
+  }
+  notifier_.extend_timeout();
+  if (now_us < drain_deadline_us_) return;
+  if (!cut_) {
+    cut_ = true;
+    log_.warning("drain deadline: " + std::to_string(api_->chat().active()) + " replies are cut",
+                 {{"TF_EVENT", "drain_timeout"}});
+    api_->chat().cancel_all(unavailable("the server is stopping", "server_stopping"));
+  } else if (now_us > drain_deadline_us_ + kLastWordsMs * 1000) {
+    stop(service::kExitOk);
+  }
+}
+
+void Daemon::stop(int exit_code) {
+  exit_code_ = exit_code;
+  uv_stop(&loop_);
+}
+
+// Servers first (their clients go), then the engine (its threads end), then the wake-up handle that
+// those threads used, then what the loop's last callbacks needed.
+void Daemon::tear_down() {
+  if (http_) http_->close(nullptr);
+  if (control_http_) control_http_->close(nullptr);
+  uv_close(handle_of(tick_), nullptr);
+  for (uv_signal_t& signal : signals_) uv_close(handle_of(signal), nullptr);
+  uv_run(&loop_, UV_RUN_DEFAULT);
+  control_socket_.reset();
+  control_.reset();
+  api_.reset();
+  engine_.reset();
+  port_->close();
+  uv_run(&loop_, UV_RUN_DEFAULT);
+}
+
+}  // namespace tensorfold

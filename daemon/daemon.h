@@ -1,0 +1,79 @@
+// The running daemon: loop, servers, API, control, engine, and the states between start and exit.
+//
+// Owner: the loop thread; only wake-ups come from others.
+//   loading -> serving -> draining -> closed, or loading/serving -> failed -> closed
+#pragma once
+
+#include <uv.h>
+
+#include <memory>
+#include <optional>
+
+#include "daemon/api/api.h"
+#include "daemon/control/control.h"
+#include "daemon/control/socket.h"
+#include "daemon/http/server.h"
+#include "daemon/log/journal_log.h"
+#include "daemon/process.h"
+#include "daemon/service/exit_code.h"
+#include "daemon/service/notifier.h"
+#include "daemon/service/uv_port.h"
+#include "daemon/start.h"
+
+namespace tensorfold {
+
+inline constexpr int64_t kTickMs = 250;         // engine state, keepalives, watchdog
+inline constexpr int64_t kDrainTickMs = 20;     // the same while draining
+inline constexpr int64_t kLastWordsMs = 2'000;  // for the errors that end replies at a deadline
+
+class Daemon {
+ public:
+  Daemon(Start start, const Clock& clock, log::JournalLog& log);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Opens sockets, makes the engine, turns the loop until told to stop. Gives the exit code.
+  int run(const EngineFactory& make_engine);
+
+ private:
+  int open_sockets();
+  int make_engine(const EngineFactory& factory);
+  http::ServerHooks api_hooks();
+  http::ServerHooks control_hooks();
+  void start_signals();
+  void on_signal(int number);
+  void on_tick();
+  void watch_engine(const EngineStats& stats);
+  void feed_watchdog(const EngineStats& stats);
+  void begin_drain(const char* why);
+  void watch_drain();
+  void reload();
+  void stop(int exit_code);
+  void tear_down();
+
+  Start start_;
+  const Clock& clock_;
+  log::JournalLog& log_;
+  service::Notifier notifier_;
+  uv_loop_t loop_;
+  uv_timer_t tick_;
+  uv_signal_t signals_[3];
+  std::unique_ptr<service::UvPort> port_;
+  std::unique_ptr<http::Server> http_, control_http_;
+  std::optional<control::ControlSocket> control_socket_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<api::Api> api_;
+  std::unique_ptr<control::Control> control_;
+  bool ready_ = false;
+  bool draining_ = false;
+  bool cut_ = false;  // the drain's deadline has passed
+  int64_t started_us_ = 0;
+  int64_t drain_deadline_us_ = 0;
+  int64_t last_slow_tick_us_ = 0;
+  std::string last_detail_;
+  uint64_t last_steps_ = 0;
+  int exit_code_ = service::kExitOk;
+};
+
+}  // namespace tensorfold

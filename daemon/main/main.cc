@@ -1,0 +1,6 @@
+// tensorfoldd: the process around Engine::create.
+#include "daemon/process.h"
+
+int main(int argc, char** argv) {
+  return tensorfold::daemon_main(argc, argv, tensorfold::Engine::create);
+}

@@ -1,0 +1,76 @@
+// argv to exit code.
+#include "daemon/process.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "daemon/daemon.h"
+
+namespace tensorfold {
+namespace {
+
+int check_config(const CommandLine& line) {
+  const auto loaded = settings_of(line);
+  if (!loaded.ok()) {
+    std::fprintf(stderr, "%s\n", loaded.status().message().c_str());
+    return service::kExitConfig;
+  }
+  for (const std::string& warning : loaded->warnings) {
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  }
+  std::printf("the settings are right\n");
+  return service::kExitOk;
+}
+
+int run(const CommandLine& line, const EngineFactory& make_engine) {
+  log::JournalLog log(log::detect_form(2, std::getenv("JOURNAL_STREAM")));
+  const auto loaded = settings_of(line);
+  if (!loaded.ok()) {
+    log.error(loaded.status().message(), {{"TF_EVENT", "config_rejected"}});
+    return service::kExitConfig;
+  }
+  log.set_level(log::level_of(loaded->config.log_level));
+  for (const std::string& warning : loaded->warnings) log.warning(warning);
+  auto start = prepare_start(line, loaded->config);
+  if (!start.ok()) {
+    log.error(start.status().message(), {{"TF_EVENT", "config_rejected"}});
+    return service::kExitConfig;
+  }
+  Daemon daemon(std::move(start).value(), system_clock(), log);
+  return daemon.run(make_engine);
+}
+
+}  // namespace
+
+int daemon_main(int argc, char** argv, const EngineFactory& make_engine) {
+  try {
+    const std::vector<std::string> args(argv + 1, argv + argc);
+    const auto line = parse_command_line(args);
+    if (!line.ok()) {
+      std::fprintf(stderr, "tensorfoldd: %s\n       'tensorfoldd --help' lists the options\n",
+                   line.status().message().c_str());
+      return service::kExitUsage;
+    }
+    switch (line->action) {
+      case CommandLine::Action::kHelp:
+        std::fputs(command_help().c_str(), stdout);
+        return 0;
+      case CommandLine::Action::kVersion:
+        std::puts("tensorfoldd " TF_VERSION);
+        return 0;
+      case CommandLine::Action::kCheckConfig:
+        return check_config(*line);
+      case CommandLine::Action::kRun:
+        break;
+    }
+    return run(*line, make_engine);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "<3>tensorfoldd: unexpected: %s\n", error.what());
+    return service::kExitInternal;
+  }
+}
+
+}  // namespace tensorfold
