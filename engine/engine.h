@@ -184,6 +184,7 @@ struct EngineOptions {
   int slots = 4;                // sequences in the batch, 1..64
   int64_t context = 0;          // tokens; 0 is the model's own maximum
   int prefill_rows = 2048;      // 256..8192
+  int draft_depth = 5;          // most drafts per sequence and step, 0..5; 0: none
   bool exact_prefill = true;    // false: bounded replay
   int64_t pool_tokens = 0;      // cache pool; 0 is slots x context, bounded by memory
   int queue_requests = 64;      // waiting requests before 429

@@ -1,0 +1,204 @@
+// The front of the engine and the life of its thread. See the header for the owners.
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace tensorfold {
+namespace {
+
+using State = EngineStats::State;
+
+// An idle engine thread wakes at least this often.
+constexpr int64_t kIdleWaitUs = 100'000;
+constexpr int kQueueRequestsMax = 4096;
+constexpr int kPrefillRowsMin = 256;
+
+Status check_options(const EngineOptions& o) {
+  const auto bad = [](const char* key, int64_t low, int64_t high) {
+    return invalid_argument(
+        std::string(key) + " must be " + std::to_string(low) + " to " + std::to_string(high), key);
+  };
+  if (o.slots < 1 || o.slots > kSequencesMax) return bad("engine.slots", 1, kSequencesMax);
+  if (o.prefill_rows < kPrefillRowsMin || o.prefill_rows > kPrefillRowsMax)
+    return bad("engine.prefill_rows", kPrefillRowsMin, kPrefillRowsMax);
+  if (o.context < 0 || o.context > kPositionsMax) return bad("engine.context", 0, kPositionsMax);
+  if (o.pool_tokens < 0) return bad("cache.pool_tokens", 0, INT64_MAX);
+  if (o.queue_requests < 1 || o.queue_requests > kQueueRequestsMax)
+    return bad("limits.queue_requests", 1, kQueueRequestsMax);
+  if (o.draft_depth < 0 || o.draft_depth > kDraftRowsMax)
+    return bad("engine.draft_depth", 0, kDraftRowsMax);
+  if (o.queue_deadline_us < 0) return bad("limits.queue_deadline", 0, INT64_MAX);
+  return ok_status();
+}
+
+class EngineCore final : public Engine {
+ public:
+  EngineCore(EngineOptions options, const Clock& clock, LogSink& log, EngineLoader loader)
+      : options_(std::move(options)),
+        clock_(clock),
+        log_(log),
+        loader_(std::move(loader)),
+        requests_max_(static_cast<size_t>(options_.slots + options_.queue_requests)),
+        commands_(requests_max_) {
+    board_.set_state(State::kLoading, "loading");
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~EngineCore() override {
+    stop_.store(true, std::memory_order_release);
+    // The thread may still be loading: it makes the pipeline, so it also takes it down.
+    thread_.join();
+  }
+
+  Result<RequestId> submit(Request request, std::shared_ptr<RequestSink> sink) override;
+  void cancel(RequestId id) override { book_.cancel(id); }
+  void drain() override { swap_state(State::kReady, State::kDraining); }
+  void resume() override { swap_state(State::kDraining, State::kReady); }
+
+  EngineStats stats() const override {
+    EngineStats s = board_.snapshot(clock_);
+    s.waiting = std::max(0, static_cast<int>(book_.size()) - s.slots_busy);
+    return s;
+  }
+  ModelInfo model() const override { return loaded() ? info_ : ModelInfo{}; }
+  std::unique_ptr<OutputStream> output_stream(const OutputOptions& options) const override {
+    return loaded() ? text_->output_stream(options) : nullptr;
+  }
+  std::string token_text(TokenId id) const override {
+    return loaded() ? text_->token_text(id) : std::string();
+  }
+
+ private:
+  void run();
+  void serve(EngineParts& parts);
+  void take_commands(EngineLoop& loop);
+  bool stopping() const { return stop_.load(std::memory_order_acquire); }
+  bool loaded() const { return loaded_.load(std::memory_order_acquire); }
+  void swap_state(State from, State to) {
+    board_.state.compare_exchange_strong(from, to, std::memory_order_acq_rel);
+  }
+
+  const EngineOptions options_;
+  const Clock& clock_;
+  LogSink& log_;
+  const EngineLoader loader_;
+  const size_t requests_max_;
+  StatsBoard board_;
+  TicketBook book_;
+  BoundedQueue<Submission> commands_;  // prepared requests for the engine thread
+  std::atomic<int64_t> pending_{0};    // in commands_: spares the step path its mutex
+  std::atomic<bool> stop_{false};
+  // Written by the engine thread before loaded_ is set, constant afterwards.
+  std::atomic<bool> loaded_{false};
+  ModelInfo info_;
+  std::shared_ptr<const TextCodec> text_;
+  std::unique_ptr<SubmitPipeline> pipeline_;
+  std::thread thread_;  // last: everything above is there when it starts
+};
+
+Result<RequestId> EngineCore::submit(Request request, std::shared_ptr<RequestSink> sink) {
+  TF_CHECK(sink != nullptr);
+  switch (board_.state.load(std::memory_order_acquire)) {
+    case State::kReady:
+      break;
+    case State::kLoading:
+      return unavailable("the model is loading", "loading");
+    case State::kDraining:
+      return unavailable("the server is draining", "draining");
+    default:
+      return unavailable("the engine is not running: " + board_.detail(), "engine_failed");
+  }
+  auto ticket = book_.open(std::move(sink), requests_max_);
+  if (!ticket)
+    return Status(StatusCode::kTooMany,
+                  std::to_string(requests_max_) + " requests are running or waiting already", "",
+                  "queue_full");
+  const RequestId id = ticket->id();
+  Submission submission;
+  submission.ticket = std::move(ticket);
+  submission.request = std::move(request);
+  submission.submitted_us = clock_.monotonic_us();
+  if (!pipeline_->push(std::move(submission))) {
+    book_.close(id);
+    return unavailable("the server is stopping", "stopping");
+  }
+  return id;
+}
+
+void EngineCore::run() {
+  auto parts = [&]() -> Result<EngineParts> {
+    try {
+      return loader_(options_, [&](std::string detail) {
+        board_.set_state(State::kLoading, std::move(detail));
+      });
+    } catch (const std::exception& e) {
+      return internal_error(std::string("loading failed: ") + e.what());
+    }
+  }();
+  if (!parts.ok()) {
+    log_.error("the model could not be loaded: " + parts.status().message());
+    board_.set_state(State::kFailed, parts.status().message());
+    return;
+  }
+  serve(*parts);
+  board_.set_state(State::kStopped, "stopped");
+}
+
+void EngineCore::serve(EngineParts& parts) {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  board_.slots_total.store(parts.loop.planner.slots, kRelaxed);
+  board_.context.store(parts.capacity.positions_max(), kRelaxed);
+  board_.pool_tokens_total.store(parts.capacity.pool_blocks * kBlockPositions, kRelaxed);
+  board_.weight_bytes.store(parts.weight_bytes, kRelaxed);
+  board_.cache_bytes.store(parts.cache_bytes, kRelaxed);
+  info_ = parts.info;
+  text_ = parts.text;
+  EngineLoop loop(parts.loop,
+                  {*parts.runner, *parts.text, *parts.depth_policy, clock_, log_, board_});
+  pipeline_ = std::make_unique<SubmitPipeline>(parts.text, parts.loop.vocab, parts.capacity, clock_,
+                                               requests_max_, [this](Submission&& s) {
+                                                 pending_.fetch_add(1, std::memory_order_release);
+                                                 return commands_.try_push(std::move(s));
+                                               });
+  loaded_.store(true, std::memory_order_release);
+  board_.set_state(State::kReady, "ready");
+  while (!stopping()) {
+    take_commands(loop);
+    loop.turn();
+  }
+  // Whoever destroys the engine submits no more. Workers finish first: they may still deliver.
+  const Status stopped = unavailable("the server is stopping", "stopping");
+  pipeline_.reset();
+  loop.end_all(stopped);
+  while (auto submission = commands_.try_pop()) loop.take(std::move(*submission));
+}
+
+void EngineCore::take_commands(EngineLoop& loop) {
+  if (loop.idle() || loop.failed()) {
+    if (auto s = commands_.pop_wait(kIdleWaitUs)) {
+      pending_.fetch_sub(1, std::memory_order_relaxed);
+      loop.take(std::move(*s));
+    }
+  }
+  while (pending_.load(std::memory_order_acquire) > 0) {
+    auto s = commands_.try_pop();
+    if (!s) return;  // counted but not pushed yet
+    pending_.fetch_sub(1, std::memory_order_relaxed);
+    loop.take(std::move(*s));
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> start_engine(EngineOptions options, const Clock& clock,
+                                             LogSink& log, EngineLoader loader) {
+  TF_RETURN_IF_ERROR(check_options(options));
+  return std::unique_ptr<Engine>(
+      std::make_unique<EngineCore>(std::move(options), clock, log, std::move(loader)));
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,360 @@
+// The turns of the engine thread. See the header.
+#include "engine/engine_loop.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr double kSecondUs = 1e6;
+
+FinishReason reason_of(const Status& status) {
+  return status.code() == StatusCode::kCancelled ? FinishReason::kCancelled : FinishReason::kFailed;
+}
+
+int32_t mask_words(int vocab) { return (vocab + 31) / 32; }
+
+}  // namespace
+
+EngineLoop::Run::Run(Submission&& s, const TextCodec& text)
+    : submission(std::move(s)),
+      reply(submission.request, submission.prompt.starts_in_reasoning,
+            submission.price.reply_tokens, text) {
+  if (submission.mask) mask_state = submission.mask->start();
+}
+
+EngineLoop::EngineLoop(const LoopOptions& options, const LoopParts& parts)
+    : options_(options), parts_(parts), planner_(options.planner, cache_) {}
+
+// ---------------------------------------------------------------- coming and going
+
+SequenceSpec EngineLoop::sequence_spec(const Submission& submission) const {
+  const Request& request = submission.request;
+  const SamplingParams& p = request.sampling;
+  SequenceSpec spec;
+  spec.request = submission.ticket->id();
+  spec.prompt = submission.prompt.ids;
+  spec.reply_tokens = submission.price.reply_tokens;
+  spec.blocks = submission.price.blocks;
+  spec.draft = request.draft;
+  spec.background = request.background;
+  spec.cache_salt = request.cache_salt;
+  SampleSpec& s = spec.sampling;
+  s.seed = p.seed;
+  s.choice_index = p.choice_index;
+  s.temperature = static_cast<float>(p.temperature);
+  s.top_p = static_cast<float>(p.top_p);
+  s.min_p = static_cast<float>(p.min_p);
+  s.top_k = p.top_k;
+  s.presence_penalty = static_cast<float>(p.presence_penalty);
+  s.frequency_penalty = static_cast<float>(p.frequency_penalty);
+  s.repetition_penalty = static_cast<float>(p.repetition_penalty);
+  s.top_logprobs = request.top_logprobs;
+  s.logit_bias = p.logit_bias;
+  return spec;
+}
+
+void EngineLoop::take(Submission&& submission) {
+  if (failed()) {
+    submission.ticket->finish(broken_, FinishReason::kFailed, {});
+    return;
+  }
+  planner_.enqueue(sequence_spec(submission));
+  waiting_.push_back(std::move(submission));
+}
+
+void EngineLoop::let_go() {
+  const int64_t now = parts_.clock.monotonic_us();
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    Status why = reason_to_stop(*it->ticket, it->request, now);
+    if (why.ok() && now - it->submitted_us >= options_.queue_deadline_us)
+      why = unavailable("all slots were busy for " +
+                            std::to_string(options_.queue_deadline_us / 1'000'000) + " s",
+                        "queue_deadline");
+    if (why.ok()) {
+      ++it;
+      continue;
+    }
+    TF_CHECK(planner_.remove(it->ticket->id()));
+    const auto ticket = it->ticket;
+    it = waiting_.erase(it);
+    ticket->finish(why, reason_of(why), {});
+  }
+  for (auto& run : running_) {
+    if (!run) continue;
+    const Status why = reason_to_stop(*run->submission.ticket, run->submission.request, now);
+    if (!why.ok()) finish(*run, why, reason_of(why));
+  }
+}
+
+void EngineLoop::admit() {
+  for (const Admitted& a : planner_.admit()) {
+    const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                                 [&](const Submission& s) { return s.ticket->id() == a.request; });
+    TF_CHECK(at != waiting_.end());
+    auto owned = std::make_unique<Run>(std::move(*at), parts_.text);
+    waiting_.erase(at);
+    Run& run = *owned;
+    running_[static_cast<size_t>(a.slot)] = std::move(owned);
+    run.slot = a.slot;
+    run.admitted_us = parts_.clock.monotonic_us();
+    run.cached_tokens = static_cast<int>(a.cached_positions);
+    const auto prompt = run.submission.prompt.ids.size();
+    parts_.board.requests.fetch_add(1, std::memory_order_relaxed);
+    parts_.board.prompt_tokens.fetch_add(prompt, std::memory_order_relaxed);
+    parts_.board.cached_tokens.fetch_add(static_cast<uint64_t>(a.cached_positions),
+                                         std::memory_order_relaxed);
+    Ticket& ticket = *run.submission.ticket;
+    ticket.sink().on_accepted(ticket.id(), static_cast<int>(prompt), run.cached_tokens);
+    // A limit of no tokens ends it here; a budget of none puts in the end of thinking.
+    const ReplyState::Commit commit = run.reply.take({});
+    if (commit.force) {
+      planner_.force(run.slot, *commit.force);
+      publish(run, std::span(&*commit.force, 1), {});
+    }
+    if (commit.ended) finish(run, ok_status(), commit.reason);
+  }
+}
+
+void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
+  const int64_t now = parts_.clock.monotonic_us();
+  const int64_t prefilled = run.first_token_us > 0 ? run.first_token_us : now;
+  ReplyStats stats;
+  stats.usage.prompt_tokens = static_cast<int>(run.submission.prompt.ids.size());
+  stats.usage.cached_tokens = run.cached_tokens;
+  stats.usage.completion_tokens = run.reply.completion_tokens();
+  stats.usage.reasoning_tokens = run.reply.reasoning_tokens();
+  stats.sampling_seed = run.submission.request.sampling.seed;
+  stats.token_sha = run.reply.token_sha();
+  stats.queue_s = static_cast<double>(run.admitted_us - run.submission.submitted_us) / kSecondUs;
+  stats.prefill_s = static_cast<double>(prefilled - run.admitted_us) / kSecondUs;
+  stats.decode_s = static_cast<double>(now - prefilled) / kSecondUs;
+  stats.rounds = run.rounds;
+  stats.drafted = static_cast<int>(run.acceptance.drafted());
+  stats.accepted = static_cast<int>(run.acceptance.accepted());
+  if (!status.ok() && status.code() == StatusCode::kInternal)
+    parts_.log.warning("request " + std::to_string(run.submission.ticket->id()) +
+                       " failed: " + status.message());
+  planner_.close(run.slot);
+  const auto ticket = run.submission.ticket;
+  running_[static_cast<size_t>(run.slot)].reset();  // `run` is gone
+  publish_gauges();
+  ticket->finish(status, reason, stats);
+}
+
+void EngineLoop::end_all(const Status& status) {
+  broken_ = status;
+  while (!waiting_.empty()) {
+    const auto ticket = waiting_.front().ticket;
+    planner_.remove(ticket->id());
+    waiting_.pop_front();
+    ticket->finish(status, FinishReason::kFailed, {});
+  }
+  for (auto& run : running_) {
+    if (run) finish(*run, status, FinishReason::kFailed);
+  }
+  publish_gauges();
+}
+
+void EngineLoop::fail(const Status& status) {
+  parts_.log.error("the engine failed: " + status.to_string());
+  parts_.board.set_state(EngineStats::State::kFailed, status.message());
+  end_all(unavailable("the engine failed: " + status.message(), "engine_failed"));
+}
+
+// ---------------------------------------------------------------- one turn
+
+bool EngineLoop::turn() {
+  if (failed()) return false;
+  let_go();
+  admit();
+  const bool work = planner_.has_work();
+  if (work) step();
+  publish_gauges();
+  return work;
+}
+
+void EngineLoop::step() {
+  const std::vector<DraftChoice> choices = choose_drafts();
+  std::vector<SlotId> constrained;
+  for (const auto& run : running_) {
+    if (run && run->submission.mask) constrained.push_back(run->slot);
+  }
+  StepPlan plan = planner_.plan(choices, constrained, mask_words(options_.vocab));
+  fill_masks(plan);
+  const int64_t begin = parts_.clock.monotonic_us();
+  Status status;
+  try {
+    status = parts_.runner.run(plan, results_);
+  } catch (const std::exception& e) {
+    status = internal_error(std::string("step ") + std::to_string(plan.step) + ": " + e.what());
+  }
+  if (status.ok() && results_.size() != plan.samples.size())
+    status = internal_error("the step gave results for other sequences than it was asked for");
+  if (!status.ok()) return fail(status);
+  commit(plan, results_, parts_.clock.monotonic_us() - begin);
+}
+
+// How many of the drafts that lie ready may be verified at all.
+int32_t EngineLoop::drafts_usable(const Run& run) const {
+  const auto left =
+      static_cast<int32_t>(std::min<int64_t>(planner_.reply_left(run.slot) - 1, kDraftRowsMax));
+  int32_t usable = std::min({planner_.drafts_ready(run.slot), left, run.reply.drafts_allowed()});
+  if (!run.submission.mask) return usable;
+  // A draft that the constraint forbids could only be rejected; nor is there a mask behind it.
+  MaskState state = run.mask_state;
+  for (int32_t i = 0; i < usable; ++i) {
+    state = run.submission.mask->next(state, run.last.drafts[static_cast<size_t>(i)]);
+    if (state == kMaskDead) usable = i;
+  }
+  return usable;
+}
+
+std::vector<DraftChoice> EngineLoop::choose_drafts() {
+  std::vector<DepthQuery> queries;
+  std::vector<Run*> runs;
+  int32_t other_rows = 0;
+  for (const auto& run : running_) {
+    if (!run) continue;
+    if (!planner_.generating(run->slot)) {
+      const int64_t left = planner_.prompt_tokens(run->slot) - planner_.computed(run->slot);
+      other_rows += static_cast<int32_t>(std::min<int64_t>(left, options_.planner.prefill_rows));
+      continue;
+    }
+    DepthQuery q;
+    q.slot = run->slot;
+    q.available = drafts_usable(*run);
+    q.confidence = run->last.draft_confidence;
+    q.acceptance = &run->acceptance;
+    queries.push_back(q);
+    runs.push_back(run.get());
+  }
+  other_rows = std::min(other_rows, options_.planner.prefill_rows);
+  const std::vector<int32_t> depths = parts_.depth_policy.choose(queries, other_rows);
+  std::vector<DraftChoice> choices;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    runs[i]->pause.chose(queries[i].available, depths[i]);
+    const int32_t propose = runs[i]->pause.propose() ? options_.planner.draft_rows : 0;
+    choices.push_back({queries[i].slot, depths[i], propose});
+  }
+  return choices;
+}
+
+void EngineLoop::fill_masks(StepPlan& plan) const {
+  const auto words = static_cast<size_t>(plan.mask_words);
+  for (const SampleSpec& sample : plan.samples) {
+    if (sample.mask_slot < 0) continue;
+    const Run& run = *running_[static_cast<size_t>(sample.slot)];
+    MaskState state = run.mask_state;
+    for (int32_t i = 0; i < sample.verify_rows; ++i) {
+      const auto row = static_cast<size_t>(sample.mask_slot + i);
+      // A dead end leaves a mask of nothing, and the sampler names it.
+      (void)run.submission.mask->mask(state, std::span(plan.masks).subspan(row * words, words));
+      if (i + 1 < sample.verify_rows)
+        state = run.submission.mask->next(state, run.last.drafts[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+// ---------------------------------------------------------------- commit and publish
+
+void EngineLoop::commit(const StepPlan& plan, const std::vector<SampledTokens>& results,
+                        int64_t step_us) {
+  int64_t tokens = 0;
+  size_t next = 0;  // slices and samples are both ascending by slot
+  for (const Slice& slice : plan.slices) {
+    Run& run = *running_[static_cast<size_t>(slice.slot)];
+    const bool sampled = next < plan.samples.size() && plan.samples[next].slot == slice.slot;
+    if (slice.row_class == RowClass::kGenerated) ++run.rounds;
+    if (!sampled) {
+      planner_.advance(slice.slot, {}, 0);
+    } else {
+      tokens += static_cast<int64_t>(results[next].accepted.size());
+    }
+    const bool filling = slice.row_class == RowClass::kPrompt;
+    if (filling) {
+      const auto done = static_cast<int>(slice.first_position + slice.rows);
+      run.submission.ticket->sink().on_progress(done,
+                                                static_cast<int>(run.submission.prompt.ids.size()));
+    }
+    if (sampled) {
+      commit_sample(run, plan.samples[next], results[next]);
+      ++next;
+    }
+  }
+  count_step(plan, tokens, step_us);
+}
+
+void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result) {
+  if (!result.status.ok()) return finish(run, result.status, FinishReason::kFailed);
+  const std::vector<TokenId>& accepted = result.accepted;
+  const auto right = static_cast<int32_t>(accepted.size()) - 1;
+  run.acceptance.record(sample.verify_rows - 1, right);
+  parts_.board.drafted.fetch_add(static_cast<uint64_t>(sample.verify_rows - 1),
+                                 std::memory_order_relaxed);
+  parts_.board.accepted.fetch_add(static_cast<uint64_t>(right), std::memory_order_relaxed);
+  planner_.advance(run.slot, accepted, static_cast<int32_t>(result.drafts.size()));
+  run.last = result;
+  if (run.first_token_us == 0) run.first_token_us = parts_.clock.monotonic_us();
+
+  const ReplyState::Commit commit = run.reply.take(accepted);
+  std::vector<TokenId> tokens(accepted.begin(),
+                              accepted.begin() + static_cast<ptrdiff_t>(commit.kept));
+  if (run.submission.mask) {
+    for (const TokenId id : tokens) run.mask_state = run.submission.mask->next(run.mask_state, id);
+  }
+  if (commit.force) tokens.push_back(*commit.force);
+  if (!tokens.empty()) publish(run, tokens, result);
+  if (commit.ended) return finish(run, ok_status(), commit.reason);
+  if (commit.force) planner_.force(run.slot, *commit.force);
+}
+
+void EngineLoop::publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result) {
+  parts_.board.completion_tokens.fetch_add(tokens.size(), std::memory_order_relaxed);
+  std::vector<TokenLogprob> logprobs;
+  if (run.submission.request.top_logprobs >= 0) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      // A token that was put in instead of sampled is certain.
+      if (i < result.logprobs.size()) {
+        logprobs.push_back({tokens[i], result.logprobs[i].logprob, result.logprobs[i].top});
+      } else {
+        logprobs.push_back({tokens[i], 0.0F, {}});
+      }
+    }
+  }
+  run.submission.ticket->sink().on_tokens(tokens, logprobs);
+}
+
+void EngineLoop::count_step(const StepPlan& plan, int64_t tokens, int64_t step_us) {
+  int64_t prompt_rows = 0;
+  int64_t generated_rows = 0;
+  for (const Slice& s : plan.slices)
+    (s.row_class == RowClass::kPrompt ? prompt_rows : generated_rows) += s.rows;
+  StatsBoard& board = parts_.board;
+  const int64_t now = parts_.clock.monotonic_us();
+  // A mixed step counts in full for both: that is how long either had to wait.
+  if (prompt_rows > 0) {
+    board.prefill.add(now, prompt_rows, step_us);
+    board.prefill_us.fetch_add(step_us, std::memory_order_relaxed);
+  }
+  if (generated_rows > 0) {
+    board.decode.add(now, tokens, step_us);
+    board.decode_us.fetch_add(step_us, std::memory_order_relaxed);
+    board.rounds.fetch_add(1, std::memory_order_relaxed);
+  }
+  board.steps.fetch_add(1, std::memory_order_relaxed);
+}
+
+void EngineLoop::publish_gauges() {
+  StatsBoard& board = parts_.board;
+  board.slots_busy.store(planner_.busy(), std::memory_order_relaxed);
+  board.prefilling.store(planner_.prefilling(), std::memory_order_relaxed);
+  board.pool_tokens_used.store(planner_.ledger().used() * kBlockPositions,
+                               std::memory_order_relaxed);
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,95 @@
+// EngineLoop: what the engine thread does. One turn: let go of what was cancelled or is late,
+// admit, plan, run, commit, publish. Owned by the engine thread alone; sinks are called from it.
+//
+// The planner decides what runs, the runner runs it, ReplyState decides where replies end; this
+// file is the control flow between them and the bookkeeping of requests.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/base/clock.h"
+#include "engine/base/log_sink.h"
+#include "engine/draft/depth_policy.h"
+#include "engine/draft/draft_pause.h"
+#include "engine/reply_state.h"
+#include "engine/sched/planner.h"
+#include "engine/stats_board.h"
+#include "engine/step_executor.h"
+#include "engine/submit_pipeline.h"
+
+namespace tensorfold {
+
+struct LoopParts {
+  StepRunner& runner;
+  const TextCodec& text;
+  const DepthPolicy& depth_policy;
+  const Clock& clock;
+  LogSink& log;
+  StatsBoard& board;
+};
+
+struct LoopOptions {
+  PlannerOptions planner;
+  int vocab = 0;
+  int64_t queue_deadline_us = 0;
+};
+
+class EngineLoop {
+ public:
+  EngineLoop(const LoopOptions& options, const LoopParts& parts);
+
+  void take(Submission&& submission);
+  // One turn. False: there was nothing to run.
+  bool turn();
+  // Ends every request. Afterwards, or once failed(), take() refuses with `status`.
+  void end_all(const Status& status);
+  bool failed() const { return !broken_.ok(); }
+  bool idle() const { return waiting_.empty() && !planner_.has_work(); }
+
+ private:
+  // A request that has a slot.
+  struct Run {
+    Run(Submission&& s, const TextCodec& text);
+    Submission submission;
+    ReplyState reply;
+    SlotId slot = -1;
+    Acceptance acceptance;
+    DraftPause pause;
+    SampledTokens last;        // its drafts and their confidence, mirrored from the last step
+    MaskState mask_state = 0;  // after all tokens of the reply
+    int cached_tokens = 0;
+    int rounds = 0;
+    int64_t admitted_us = 0;
+    int64_t first_token_us = 0;
+  };
+
+  void let_go();
+  void admit();
+  void step();
+  std::vector<DraftChoice> choose_drafts();
+  int32_t drafts_usable(const Run& run) const;
+  void fill_masks(StepPlan& plan) const;
+  void commit(const StepPlan& plan, const std::vector<SampledTokens>& results, int64_t step_us);
+  void commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result);
+  void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
+  void finish(Run& run, const Status& status, FinishReason reason);
+  void count_step(const StepPlan& plan, int64_t tokens, int64_t step_us);
+  void publish_gauges();
+  void fail(const Status& status);
+  SequenceSpec sequence_spec(const Submission& submission) const;
+
+  const LoopOptions options_;
+  const LoopParts parts_;
+  EmptyCacheIndex cache_;
+  Planner planner_;
+  std::deque<Submission> waiting_;  // in the planner's queue, in order of arrival
+  std::array<std::unique_ptr<Run>, kSequencesMax> running_;  // by slot
+  std::vector<SampledTokens> results_;
+  Status broken_;
+};
+
+}  // namespace tensorfold

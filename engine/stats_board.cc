@@ -1,0 +1,80 @@
+// Counters of the engine. See the header for who writes.
+#include "engine/stats_board.h"
+
+#include <utility>
+
+namespace tensorfold {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr double kSecondUs = 1e6;
+
+}  // namespace
+
+void RateWindow::add(int64_t now_us, int64_t tokens, int64_t busy_us) {
+  const int64_t second = now_us / kBucketUs;
+  Bucket& b = buckets_[static_cast<size_t>(second % kBuckets)];
+  if (b.second.load(kRelaxed) != second) {
+    b.tokens.store(0, kRelaxed);
+    b.busy_us.store(0, kRelaxed);
+    b.second.store(second, kRelaxed);
+  }
+  b.tokens.fetch_add(tokens, kRelaxed);
+  b.busy_us.fetch_add(busy_us, kRelaxed);
+}
+
+double RateWindow::tokens_per_second(int64_t now_us) const {
+  const int64_t oldest = now_us / kBucketUs - kBuckets + 1;
+  int64_t tokens = 0;
+  int64_t busy_us = 0;
+  for (const Bucket& b : buckets_) {
+    if (b.second.load(kRelaxed) < oldest) continue;
+    tokens += b.tokens.load(kRelaxed);
+    busy_us += b.busy_us.load(kRelaxed);
+  }
+  return busy_us > 0 ? static_cast<double>(tokens) * kSecondUs / static_cast<double>(busy_us) : 0;
+}
+
+void StatsBoard::set_state(EngineStats::State to, std::string detail) {
+  {
+    std::lock_guard lock(detail_mutex_);
+    detail_ = std::move(detail);
+  }
+  state.store(to, std::memory_order_release);
+}
+
+std::string StatsBoard::detail() const {
+  std::lock_guard lock(detail_mutex_);
+  return detail_;
+}
+
+EngineStats StatsBoard::snapshot(const Clock& clock) const {
+  EngineStats s;
+  s.state = state.load(std::memory_order_acquire);
+  s.state_detail = detail();
+  s.slots_total = slots_total.load(kRelaxed);
+  s.slots_busy = slots_busy.load(kRelaxed);
+  s.prefilling = prefilling.load(kRelaxed);
+  s.waiting = waiting.load(kRelaxed);
+  s.context = context.load(kRelaxed);
+  s.pool_tokens_total = pool_tokens_total.load(kRelaxed);
+  s.pool_tokens_used = pool_tokens_used.load(kRelaxed);
+  s.weight_bytes = weight_bytes.load(kRelaxed);
+  s.cache_bytes = cache_bytes.load(kRelaxed);
+  s.requests_total = requests.load(kRelaxed);
+  s.prompt_tokens_total = prompt_tokens.load(kRelaxed);
+  s.cached_tokens_total = cached_tokens.load(kRelaxed);
+  s.completion_tokens_total = completion_tokens.load(kRelaxed);
+  s.rounds_total = rounds.load(kRelaxed);
+  s.drafted_total = drafted.load(kRelaxed);
+  s.accepted_total = accepted.load(kRelaxed);
+  s.steps_total = steps.load(kRelaxed);
+  s.prefill_seconds_total = static_cast<double>(prefill_us.load(kRelaxed)) / kSecondUs;
+  s.decode_seconds_total = static_cast<double>(decode_us.load(kRelaxed)) / kSecondUs;
+  const int64_t now = clock.monotonic_us();
+  s.decode_tokens_per_second = decode.tokens_per_second(now);
+  s.prefill_tokens_per_second = prefill.tokens_per_second(now);
+  return s;
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,54 @@
+// StatsBoard: the engine's counters. Written by the engine thread (and the two that count
+// submissions), read by any thread without stopping it: every number is an atomic of its own.
+// A reader may see one counter ahead of another; none goes back.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "engine/base/clock.h"
+#include "engine/engine.h"
+
+namespace tensorfold {
+
+// Tokens per second of work over the last seconds: tokens divided by the time of the steps that
+// made them, so that an idle engine shows the speed of its last work and not a decaying average.
+class RateWindow {
+ public:
+  void add(int64_t now_us, int64_t tokens, int64_t busy_us);  // one writer
+  double tokens_per_second(int64_t now_us) const;
+
+ private:
+  static constexpr int64_t kBucketUs = 1'000'000;
+  static constexpr int64_t kBuckets = 10;  // the window: 10 s
+  struct Bucket {
+    std::atomic<int64_t> second{-1};
+    std::atomic<int64_t> tokens{0};
+    std::atomic<int64_t> busy_us{0};
+  };
+  std::array<Bucket, kBuckets> buckets_;
+};
+
+struct StatsBoard {
+  std::atomic<EngineStats::State> state{EngineStats::State::kLoading};
+  std::atomic<int> slots_total{0}, slots_busy{0}, prefilling{0}, waiting{0};
+  std::atomic<int64_t> context{0}, pool_tokens_total{0}, pool_tokens_used{0};
+  std::atomic<int64_t> weight_bytes{0}, cache_bytes{0};
+  std::atomic<uint64_t> requests{0}, prompt_tokens{0}, cached_tokens{0}, completion_tokens{0};
+  std::atomic<uint64_t> rounds{0}, drafted{0}, accepted{0}, steps{0};
+  std::atomic<int64_t> prefill_us{0}, decode_us{0};
+  RateWindow prefill, decode;
+
+  void set_state(EngineStats::State to, std::string detail);
+  std::string detail() const;
+  EngineStats snapshot(const Clock& clock) const;
+
+ private:
+  mutable std::mutex detail_mutex_;  // while loading and failing only
+  std::string detail_;
+};
+
+}  // namespace tensorfold
