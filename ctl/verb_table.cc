@@ -9,9 +9,49 @@ namespace {
 
 constexpr Option kVersionOptions[] = {{"--json", "", "print JSON"}};
 
+constexpr Option kModelInspectOptions[] = {
+    {"--json", "", "print JSON"},
+    {"--engram", "DIR", "folder with the Engram tables, if it is another"},
+};
+constexpr Option kModelPrepareOptions[] = {
+    {"--model", "DIR", "model folder"},
+    {"--engram", "DIR", "folder with the Engram tables, if it is another"},
+    {"--out", "DIR", "where the images go"},
+    {"--world", "N", "how many ranks"},
+    {"--rank", "R", "only the image of rank R"},
+    {"--with-engram", "", "put this rank's rows of the Engram tables into the image"},
+};
+
+constexpr Option kModelQuantizeOptions[] = {
+    {"--bits", "N", "bits a weight, 1 to 8; between two widths: the average (4)"},
+    {"--codebook", "NAME", "mul1, mcg or 3inst (mul1)"},
+    {"--head-bits", "N", "of the output head; 16 keeps it as it is (6)"},
+    {"--attention-bits", "N", "of all attention projections"},
+    {"--expert-bits", "N", "of the routed experts"},
+    {"--shared-bits", "N", "of the shared experts"},
+    {"--draft-bits", "N", "of the drafter (mtp.*)"},
+    {"--hessian", "FILE", "second moments of inputs (docs/quantize.md)"},
+    {"--out-scales", "WHEN", "scale outputs: auto, always or never (auto)"},
+    {"--threads", "N", "threads (one per core)"},
+    {"--json", "", "print JSON"},
+};
+
 constexpr Verb kVerbs[] = {
     // noun, name, positional, summary, options, offline, run
     {"", "version", "", "print the version", kVersionOptions, true, run_version},
+    {"model", "inspect", "DIR", "what is in a model folder, per tensor and per rank",
+     kModelInspectOptions, true, run_model_inspect},
+    {"model", "prepare", "", "write each rank's image of a model", kModelPrepareOptions, true,
+     run_model_prepare},
+    {"model",
+     "dequantize",
+     "IN OUT",
+     "turn a model into one of BF16 weights",
+     {},
+     true,
+     run_model_dequantize},
+    {"model", "quantize", "IN OUT", "write a model folder as an EXL3 pack", kModelQuantizeOptions,
+     true, run_model_quantize},
 };
 
 }  // namespace

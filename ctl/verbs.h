@@ -6,5 +6,10 @@
 namespace tensorfold::ctl {
 
 int run_version(const Invocation& call);  // version_verb.cc
+int run_model_inspect(const Invocation& call);     // model_verbs.cc
+int run_model_prepare(const Invocation& call);     // model_verbs.cc
+int run_model_dequantize(const Invocation& call);  // model_verbs.cc
+
+int run_model_quantize(const Invocation& call);  // quantize_verb.cc
 
 }  // namespace tensorfold::ctl

@@ -220,7 +220,9 @@ Status Safetensors::read_block(const TensorInfo& t, int64_t pitch, int64_t begin
   TF_CHECK_EQ(static_cast<int64_t>(out.size()), (end - begin) * width);
   if (width == pitch) return read(t, begin * pitch, out);
   // Whole rows at a time, in a bounded buffer: one large read costs less than many small ones.
-  const int64_t rows_max = std::max<int64_t>(1, kBlockReadBytesMax / pitch);
+  // Not for narrow columns, where most of the rows would be read for nothing.
+  const bool narrow = width < pitch / 4;
+  const int64_t rows_max = narrow ? 1 : std::max<int64_t>(1, kBlockReadBytesMax / pitch);
   std::vector<std::byte> staged;
   for (int64_t row = begin; row < end; row += rows_max) {
     const int64_t rows = std::min(rows_max, end - row);

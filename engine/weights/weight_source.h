@@ -71,7 +71,8 @@ class WeightSource {
   virtual Result<Weight> load(std::string_view name) const = 0;
 
   // attn.wo_a: one weight [o_lora_rank, heads / o_groups * head_dim] for each output group of this
-  // rank, in order, however the checkpoint stores them.
+  // rank, in order, however the checkpoint stores them. The model was trained with wo_a in bf16:
+  // its input is not quantised even when the weight is fp8.
   virtual Result<std::vector<Weight>> load_groups(std::string_view name) const = 0;
 
   // load() widened: [out][in] fp32.
