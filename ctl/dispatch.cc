@@ -3,11 +3,10 @@
 #include <ostream>
 
 #include "ctl/verb.h"
+#include "daemon/control/protocol.h"
 
 namespace tensorfold::ctl {
 namespace {
-
-constexpr std::string_view kDefaultSocket = "/run/tensorfoldd/control.sock";
 
 void print_help(std::ostream& out) {
   out << "usage: tfctl [--socket PATH] [--timeout SECONDS] [--json] NOUN VERB [ARGS]\n\n";
@@ -134,7 +133,7 @@ int fail(const Invocation& call, const Status& status) {
 int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream& out,
               std::ostream& err) {
   Invocation call;
-  call.socket_path = kDefaultSocket;
+  call.socket_path = control::default_socket_path();
   call.in = &in;
   call.out = &out;
   call.err = &err;

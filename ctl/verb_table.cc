@@ -8,6 +8,11 @@ namespace tensorfold::ctl {
 namespace {
 
 constexpr Option kVersionOptions[] = {{"--json", "", "print JSON"}};
+constexpr Option kStatusOptions[] = {{"--json", "", "print the daemon's JSON (docs/http-api.md)"}};
+constexpr Option kHealthOptions[] = {
+    {"--wait", "SECONDS", "wait until it is ready"},
+    {"--json", "", "print JSON"},
+};
 
 constexpr Option kModelInspectOptions[] = {
     {"--json", "", "print JSON"},
@@ -38,6 +43,8 @@ constexpr Option kModelQuantizeOptions[] = {
 
 constexpr Verb kVerbs[] = {
     // noun, name, positional, summary, options, offline, run
+    {"", "status", "", "the state of the service", kStatusOptions, false, run_status},
+    {"", "health", "", "whether a request would be answered", kHealthOptions, false, run_health},
     {"", "version", "", "print the version", kVersionOptions, true, run_version},
     {"model", "inspect", "DIR", "what is in a model folder, per tensor and per rank",
      kModelInspectOptions, true, run_model_inspect},
