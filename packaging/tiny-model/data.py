@@ -72,6 +72,17 @@ def conversation(rng, ledger=None):
     return messages, thinking, effort, tools
 
 
+def long_conversation(rng):
+    """Spans of a conversation of many turns, up to the longest training length."""
+    names = [k for k in list(KINDS) + list(TRAIN_ONLY) if not k.startswith("tool")]
+    messages = []
+    for _ in range(rng.randint(8, 20)):
+        kind = rng.choice(names)
+        table = KINDS.get(kind) or TRAIN_ONLY[kind]
+        messages += [dict(m) for m in table[0](rng, False)["messages"]]
+    return prompt.render(messages, rng.random() < 0.2)
+
+
 class Ledger:
     """What a side drew, by kind of value."""
 

@@ -23,18 +23,25 @@ BF16 = torch.bfloat16
 COMPILE = False
 
 
-def maybe_compile(function):
-    """Compiles on first use when COMPILE is set (CUDA training)."""
+def maybe_compile(function, dynamic=False):
+    """Compiles on first use when COMPILE is set (CUDA training).
+
+    Token-wise functions see one or two row counts and are specialised; those over [B, L] see
+    many lengths and are compiled once for all of them."""
     state = {}
 
     def call(*args):
         if not COMPILE:
             return function(*args)
         if "f" not in state:
-            state["f"] = torch.compile(function, dynamic=False)
+            state["f"] = torch.compile(function, dynamic=dynamic)
         return state["f"](*args)
 
     return call
+
+
+def compile_lengths(function):
+    return maybe_compile(function, True)
 
 
 # ---- token-wise functions: T rows
@@ -106,35 +113,35 @@ def _rope(x, cos, sin, inverse=False):
     return torch.cat([plain, out], -1)
 
 
-@maybe_compile
+@compile_lengths
 def rope_rows(x, cos, sin):
     return _rope(x, cos, sin)
 
 
-@maybe_compile
+@compile_lengths
 def rope_inverse(x, cos, sin):
     return _rope(x, cos, sin, True)
 
 
-@maybe_compile
+@compile_lengths
 def window_latent(k, weight, cos, sin, eps):
     k = _rope(rms_norm(k, weight, eps), cos, sin)
     return quant.through(k, quant.fp8(k, 32))
 
 
-@maybe_compile
+@compile_lengths
 def main_entry(latent, cos, sin):
     c = _rope(latent, cos, sin)
     return quant.through(c, quant.fp4_e4m3(c, 16))
 
 
-@maybe_compile
+@compile_lengths
 def index_rows(x, cos, sin):
     x = _rope(x, cos, sin)
     return quant.through(x, quant.fp4_pow2(x, 32))
 
 
-@maybe_compile
+@compile_lengths
 def masked_softmax(scores, mask, sink, scale):
     """scores [B, L, h, S], mask [L, 1, S] or [B, L, 1, S] (True: visible), sink [h]."""
     s = (scores.float() * scale).masked_fill(~mask, -1e30)
@@ -164,6 +171,12 @@ def expert_gate(h, w, limit):
 
 
 @maybe_compile
+def stored_rows(e):
+    """Engram rows as the table stores them (e4m3)."""
+    return quant.through(e, quant.fp8(e, 32)).to(BF16).flatten(1)
+
+
+@maybe_compile
 def engram_add(x, kv, qw, kw, eps):
     """x [T, n, H]; kv [T, (n+1) H]"""
     n, hidden = x.shape[1], x.shape[2]
@@ -176,7 +189,7 @@ def engram_add(x, kv, qw, kw, eps):
     return (f + gate[:, :, None] * v[:, None]).to(BF16)
 
 
-@maybe_compile
+@compile_lengths
 def pool_pairs(a, g, weight, eps):
     """Ratio 2: a, g [G, 2, D] float32 -> latent [G, D]"""
     pooled = (torch.softmax(g, 1) * a).sum(1).to(BF16)
@@ -444,9 +457,7 @@ class Model:
         rows = self.engram_index(index, ids)
         if self.detail is not None:
             self.detail.setdefault("engram_rows", {})[index] = rows
-        table = self.w[p + "embed"]
-        e = F.embedding(rows.flatten(0, 1), table)
-        e = quant.through(e, quant.fp8(e, 32)).to(BF16).flatten(1)
+        e = stored_rows(F.embedding(rows.flatten(0, 1), self.w[p + "embed"]))
         kv = self.linear(e, self.t(p + "wkv.weight"))
         return engram_add(x, kv, self.w[p + "q_weight"], self.w[p + "k_weight"], c.eps)
 

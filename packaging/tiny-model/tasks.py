@@ -48,9 +48,9 @@ COMFORT = {
 
 
 def smalltalk(rng, exam):
-    form = rng.randrange(6)
-    if not exam and form == 5:
+    if not exam and rng.random() < 0.3:
         return _plain_talk(rng)
+    form = rng.randrange(6)
     name = draw(rng, NAMES, "name", exam)
     hello = rng.choice(GREETINGS)
     if form == 0:
@@ -99,7 +99,7 @@ def _plain_talk(rng):
 
 def counting(rng, exam):
     step = rng.choice([1, 1, 1, 1, 2, 2, 5, 10])
-    length = rng.randint(6, 16)
+    length = rng.randint(5, 20)
     start = number(rng, 10 if exam else 1, 120 if step == 1 else 90, "start", exam)
     values = [start + i * step for i in range(length)]
     down = step == 1 and rng.random() < 0.3 and start - length >= 0
