@@ -30,8 +30,9 @@ struct AttentionAppendParams {
   const uint16_t* kv = nullptr;    // bf16 [rows, D] or nullptr
   const float* kv_norm = nullptr;  // [D]
   const float* rope = nullptr;     // [rows, rope_dim / 2, 2] at each row's position
-  int ring_rows = 0;               // 0: stage only (drafter block rows)
-  uint16_t* staged = nullptr;      // out bf16 [history and own rows of all slices, D]
+  int ring_rows = 0;
+  bool stage_only = false;     // the ring keeps its rows (drafted rows)
+  uint16_t* staged = nullptr;  // out bf16 [history and own rows of all slices, D], or nullptr
   // Source part.
   const void* a = nullptr;               // fp32 (ratio 2) or bf16 (ratio 1) [rows, D] or nullptr
   const float* g = nullptr;              // fp32 [rows, D], ratio 2

@@ -22,7 +22,8 @@ struct MarkovStepParams {
   int64_t x_stride = 0;
   const float* base = nullptr;  // [rows] x vocab slice, base_stride apart
   int64_t base_stride = 0;
-  float* logits = nullptr;          // out [rows, vocab slice]
+  float* logits = nullptr;  // out [rows] x vocab slice, logits_stride apart
+  int64_t logits_stride = 0;
   float* confidence_out = nullptr;  // out [rows]
   Workspace workspace;
 };

@@ -1,6 +1,7 @@
 // Cache commands (engine/cache/sequence_cache.h).
 #include "engine/cache/sequence_cache.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 

@@ -71,7 +71,8 @@ void append_window(const AttentionAppendParams& p, CpuStream& cpu) {
       unpack_window_row(packed, d, row);
       narrow_bf16(row, d, p.staged + (s.staged_first + s.history + i) * int64_t{d});
     }
-    if (i >= s.rows - p.ring_rows) {  // older ones would be overwritten by this slice itself
+    if (!p.stage_only &&
+        i >= s.rows - p.ring_rows) {  // older ones would be overwritten by this slice itself
       const int64_t at = (s.first_position + i) % p.ring_rows;
       std::memcpy(s.ring + at * row_bytes, packed, static_cast<size_t>(row_bytes));
     }

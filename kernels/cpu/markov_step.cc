@@ -41,7 +41,7 @@ void markov_step(const MarkovStepParams& p, Stream& stream) {
   jobs[0].x = e;
   jobs[0].x_stride = p.rank;
   jobs[0].y = p.logits;
-  jobs[0].y_stride = p.head->out;
+  jobs[0].y_stride = p.logits_stride;
   jobs[1].w = p.confidence;
   jobs[1].x = xe;
   jobs[1].x_stride = wide;
@@ -51,7 +51,7 @@ void markov_step(const MarkovStepParams& p, Stream& stream) {
   dense(jobs, 2, cpu);
   for (int64_t r = 0; r < p.rows; ++r)
     for (int64_t v = 0; v < p.head->out; ++v)
-      p.logits[r * p.head->out + v] += p.base[r * p.base_stride + v];
+      p.logits[r * p.logits_stride + v] += p.base[r * p.base_stride + v];
 }
 
 }  // namespace cpu

@@ -1,0 +1,221 @@
+// The DSpark drafter (engine/model/model_impl.h; reference/model.md 4): context rows after every
+// step, and drafts on request.
+//
+// Context rows are written for every decoder row of a step, accepted or not: the rings have
+// kRingSpareRows more rows than are read, so rows of rejected positions lie past the length, are
+// never read and are overwritten when those positions come again.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "engine/model/model_impl.h"
+
+namespace tensorfold {
+
+Status ForwardModel::write_draft_context() {
+  if (config_.dspark.stages == 0) return ok_status();
+  RowSet& rows = draft_rows_;
+  rows.clear();
+  for (size_t i = 0; i < rows_.decoder.slices.size(); ++i) {
+    const AttentionSlice& s = rows_.decoder.slices[i];
+    const int count = std::min(s.rows, config_.window);
+    const int skipped = s.rows - count;
+    SequenceState& state = *rows_.decoder.states[i];
+    rows.add_slice(state, rows_.decoder.slots[i], s.first_position + skipped, count,
+                   s.first_row + skipped, config_.window, s.first_position + skipped);
+    state.note_draft_rows(s.first_position + skipped, s.first_position + s.rows);
+  }
+  const int64_t tap_bytes = tap_width() * 2;
+  auto* taps = reinterpret_cast<std::byte*>(b_.taps);
+  for (int r = 0; r < rows.rows; ++r)
+    std::memmove(taps + r * tap_bytes, taps + rows.source_row[static_cast<size_t>(r)] * tap_bytes,
+                 static_cast<size_t>(tap_bytes));
+  make_rope_tables(rows, rope_, b_.rope);
+
+  const DrafterWeights& d = weights_->drafter;
+  ProjectParams p;
+  p.rows = rows.rows;
+  p.in = d.main_proj.in;
+  p.x = b_.taps;
+  p.x_stride = tap_width();
+  p.outputs = 1;
+  p.output[0].weight = &d.main_proj;
+  p.output[0].y = b_.main_hidden;
+  p.output[0].y_stride = config_.hidden;
+  p.workspace = workspace();
+  backend_->project(p, *stream_);
+  for (int stage = 0; stage < config_.dspark.stages; ++stage) {
+    const AttentionWeights& w = d.stages[static_cast<size_t>(stage)].attention;
+    ProjectParams k;
+    k.rows = rows.rows;
+    k.in = config_.hidden;
+    k.x = b_.main_hidden;
+    k.x_stride = config_.hidden;
+    k.norm_weight = d.main_norm;
+    k.norm_eps = static_cast<float>(config_.norm_eps);
+    k.outputs = 1;
+    k.output[0].weight = &w.wkv;
+    k.output[0].y = b_.kv;
+    k.output[0].y_stride = config_.head_dim;
+    k.workspace = workspace();
+    backend_->project(k, *stream_);
+    set_rings(config_.layers + stage, rows);
+    AttentionAppendParams a = append_params(rows);
+    a.kv = b_.kv;
+    a.kv_norm = w.kv_norm;
+    a.rope = rope_.plain;
+    backend_->attention_append(a, *stream_);
+  }
+  return ok_status();
+}
+
+Status ForwardModel::check_draft(std::span<const DraftRequest> requests) const {
+  std::vector<SlotId> seen;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const DraftRequest& r = requests[i];
+    const std::string where = "draft request " + std::to_string(i) + ": ";
+    const SequenceState* state = cache_->find(r.slot);
+    if (state == nullptr)
+      return invalid_argument(where + "slot " + std::to_string(r.slot) + " is not open");
+    if (std::find(seen.begin(), seen.end(), r.slot) != seen.end())
+      return invalid_argument(where + "slot " + std::to_string(r.slot) + " comes twice");
+    seen.push_back(r.slot);
+    if (r.position < 0 || r.position != state->length() - 1)
+      return invalid_argument(where + "position " + std::to_string(r.position) +
+                              " is not the last of " + std::to_string(state->length()));
+    if (r.position < state->draft_low())
+      return invalid_argument(where + "no decoder row ran for position " +
+                              std::to_string(r.position));
+    if (r.token < 0 || r.token >= config_.vocab_size)
+      return invalid_argument(where + "token id " + std::to_string(r.token) +
+                              " is not in the vocabulary");
+    if (r.rows < 1 || r.rows > config_.dspark.block_size)
+      return invalid_argument(where + "rows outside 1.." +
+                              std::to_string(config_.dspark.block_size));
+  }
+  return ok_status();
+}
+
+void ForwardModel::build_draft_rows(std::span<const DraftRequest> requests) {
+  const int block = config_.dspark.block_size;
+  draft_rows_.clear();
+  rows_.ids.clear();
+  for (const DraftRequest& r : requests) {
+    SequenceState& state = *cache_->find(r.slot);
+    // One more window row than a layer sees: the context is positions p - window + 1 .. p.
+    draft_rows_.add_slice(state, r.slot, r.position + 1, block, draft_rows_.rows,
+                          config_.window + 1, state.draft_low());
+    for (int i = 0; i < block; ++i)
+      rows_.ids.push_back(i == 0 ? r.token : config_.dspark.noise_token_id);
+  }
+  EmbedRowsParams p;
+  p.rows = draft_rows_.rows;
+  p.hidden = config_.hidden;
+  p.hc = config_.hc_mult;
+  p.ids = rows_.ids.data();
+  p.table = &weights_->embed;
+  p.streams = b_.streams;
+  p.pre = b_.pre[0];
+  backend_->embed_rows(p, *stream_);
+  make_rope_tables(draft_rows_, rope_, b_.rope);
+}
+
+Status ForwardModel::draft(std::span<const DraftRequest> requests,
+                           std::vector<DraftResult>& results, ForwardProbe* probe) {
+  results.clear();
+  probe_ = probe;
+  if (requests.empty()) return ok_status();
+  if (config_.dspark.stages == 0) {
+    for (const DraftRequest& r : requests) results.push_back({r.slot, {}, {}});
+    return ok_status();
+  }
+  TF_RETURN_IF_ERROR(check_draft(requests));
+  build_draft_rows(requests);
+  for (int stage = 0; stage < config_.dspark.stages; ++stage) {
+    const BlockWeights& weights = weights_->drafter.stages[static_cast<size_t>(stage)];
+    LayerPlan plan;
+    plan.layer = stage;
+    plan.ring = config_.layers + stage;
+    plan.drafter = true;
+    TF_RETURN_IF_ERROR(block_input(plan, weights, draft_rows_));
+    TF_RETURN_IF_ERROR(block_sublayers(plan, weights, draft_rows_));
+  }
+  const int64_t vocab = config_.vocab_size;
+  draft_base_.resize(static_cast<size_t>(draft_rows_.rows * vocab));
+  HeadLogitsParams p;
+  p.rows = draft_rows_.rows;
+  p.hidden = config_.hidden;
+  p.hc = config_.hc_mult;
+  p.norm_eps = static_cast<float>(config_.norm_eps);
+  p.streams = b_.streams;
+  p.pre = b_.pre[0];
+  p.norm_weight = weights_->drafter.norm;
+  p.head = &weights_->head;
+  p.collapsed = b_.x;
+  p.workspace = workspace();
+  TF_RETURN_IF_ERROR(vocab_logits(p, draft_base_.data()));
+  probe_bf16(Quantity::kDraftHidden, 0, draft_rows_, b_.x, config_.hidden, config_.hidden);
+  probe_f32(Quantity::kDraftBaseLogits, 0, draft_rows_, draft_base_.data(), vocab);
+  return markov_chain(requests, results);
+}
+
+// Row i of every request at once: the head's correction by the previous token, then the greedy
+// choice.
+Status ForwardModel::markov_chain(std::span<const DraftRequest> requests,
+                                  std::vector<DraftResult>& results) {
+  const DrafterWeights& d = weights_->drafter;
+  const int block = config_.dspark.block_size;
+  const auto n = static_cast<int>(requests.size());
+  const int64_t vocab = config_.vocab_size, h = config_.hidden;
+  const bool split = collective_.world_size() > 1;
+  const int64_t chunk = vocab_range(config_, 0, collective_.world_size()).size();
+  std::vector<int32_t> prev(static_cast<size_t>(n));
+  std::vector<float> logits(static_cast<size_t>(n * vocab)), confidence(static_cast<size_t>(n));
+  int wanted = 0;
+  for (int i = 0; i < n; ++i) {
+    const auto r = static_cast<size_t>(i);
+    prev[r] = requests[r].token;
+    wanted = std::max(wanted, requests[r].rows);
+    results.push_back({requests[r].slot, {}, {}});
+  }
+  if (probe_ != nullptr) wanted = block;
+  for (int step = 0; step < wanted; ++step) {
+    MarkovStepParams p;
+    p.rows = n;
+    p.rank = config_.dspark.markov_rank;
+    p.hidden = config_.hidden;
+    p.prev = prev.data();
+    p.embed = &d.markov_embed;
+    p.head = &d.markov_head;
+    p.confidence = &d.confidence;
+    p.x = b_.x + step * h;
+    p.x_stride = block * h;
+    p.base = draft_base_.data() + step * vocab + part_.vocab.begin;
+    p.base_stride = block * vocab;
+    gather_own_.resize(static_cast<size_t>(n * chunk));
+    p.logits = split ? gather_own_.data() : logits.data();
+    p.logits_stride = split ? chunk : vocab;
+    p.confidence_out = confidence.data();
+    p.workspace = workspace();
+    backend_->markov_step(p, *stream_);
+    if (split) TF_RETURN_IF_ERROR(gather_vocab(n, logits.data()));
+    for (int i = 0; i < n; ++i) {
+      const auto r = static_cast<size_t>(i);
+      const float* row = logits.data() + i * vocab;
+      const int32_t id = argmax_f32(row, vocab);
+      prev[r] = id;
+      if (step < requests[r].rows) {
+        results[r].tokens.push_back(id);
+        results[r].confidence.push_back(confidence[r]);
+      }
+      if (probe_ == nullptr) continue;
+      const ProbeRow at = probe_row(draft_rows_, i * block + step);
+      probe_->on_f32(Quantity::kDraftLogits, 0, at, std::span(row, static_cast<size_t>(vocab)));
+      probe_->on_i32(Quantity::kDraftId, 0, at, std::span(&id, 1));
+      probe_->on_f32(Quantity::kDraftConfidence, 0, at, std::span(&confidence[r], 1));
+    }
+  }
+  return ok_status();
+}
+
+}  // namespace tensorfold

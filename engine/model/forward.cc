@@ -1,0 +1,183 @@
+// The step: cache commands, rows, the layer loop (engine/model/model_impl.h).
+#include <algorithm>
+#include <cstring>
+
+#include "engine/model/model_impl.h"
+
+namespace tensorfold {
+
+Status ForwardModel::forward(const StepPlan& plan,
+                             std::span<const std::vector<int32_t>> device_tokens,
+                             StepLogits& logits, ForwardProbe* probe) {
+  logits.rows.clear();
+  logits.values.clear();
+  probe_ = probe;
+  for (const CacheCommand& command : plan.commands) TF_RETURN_IF_ERROR(cache_->apply(command));
+  TF_RETURN_IF_ERROR(
+      rows_.build(plan, device_tokens, config_, token_map_, options_.rows_max, *cache_));
+  if (rows_.encoder.rows == 0) return ok_status();
+
+  EmbedRowsParams p;
+  p.rows = rows_.encoder.rows;
+  p.hidden = config_.hidden;
+  p.hc = config_.hc_mult;
+  p.ids = rows_.ids.data();
+  p.table = &weights_->embed;
+  p.streams = b_.streams;
+  p.pre = b_.pre[0];
+  backend_->embed_rows(p, *stream_);
+  std::copy(rows_.image.begin(), rows_.image.end(), b_.image);
+  make_rope_tables(rows_.encoder, rope_, b_.rope);
+  TF_RETURN_IF_ERROR(run_layers());
+  for (const StepSlice& s : rows_.slices) s.state->note_ring_writes();
+  if (rows_.decoder.rows == 0) return ok_status();
+  TF_RETURN_IF_ERROR(head(logits));
+  return write_draft_context();
+}
+
+Status ForwardModel::run_layers() {
+  RowSet* rows = &rows_.encoder;
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const BlockWeights& weights = weights_->layers[static_cast<size_t>(layer)];
+    LayerPlan plan;
+    plan.layer = plan.ring = layer;
+    plan.role = &config_.roles[static_cast<size_t>(layer)];
+    TF_RETURN_IF_ERROR(block_input(plan, weights, *rows));
+    if (layer == config_.decoder_start) {
+      // Global entries exist for every row; the rest only for rows that need an output.
+      enter_decoder();
+      rows = &rows_.decoder;
+      if (rows->rows == 0) return ok_status();
+    }
+    TF_RETURN_IF_ERROR(block_sublayers(plan, weights, *rows));
+  }
+  return ok_status();
+}
+
+// Up to the normed attention input, and the global entries of a KV source.
+Status ForwardModel::block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows) {
+  uint16_t* tap = nullptr;
+  if (!plan.drafter) {
+    if (probe_ != nullptr) probe_input(plan, rows);
+    if (plan.role->engram >= 0) TF_RETURN_IF_ERROR(add_engram(plan, weights.engram, rows));
+    if (plan.role->tap >= 0) tap = b_.taps + int64_t{plan.role->tap} * config_.hidden;
+  }
+  hc_step(weights.attention.hc, weights.attention.norm, rows.rows, tap, nullptr, b_.pre[0],
+          b_.pre[1]);
+  if (tap != nullptr)
+    probe_bf16(Quantity::kTap, plan.layer, rows, tap, config_.hidden, tap_width());
+  if (!plan.drafter && plan.role->owns_kv(plan.layer)) append_source(plan, weights, rows);
+  return ok_status();
+}
+
+Status ForwardModel::block_sublayers(const LayerPlan& plan, const BlockWeights& weights,
+                                     RowSet& rows) {
+  TF_RETURN_IF_ERROR(attention(plan, weights, rows));
+  if (!plan.drafter) probe_rounded(Quantity::kAttnOut, plan.layer, rows, b_.y, config_.hidden);
+  hc_step(weights.moe.hc, weights.moe.norm, rows.rows, nullptr, b_.y, b_.pre[1], b_.pre[0]);
+  TF_RETURN_IF_ERROR(moe(plan, weights.moe, rows));
+  mix(rows.rows);
+  const int64_t width = int64_t{config_.hc_mult} * config_.hidden;
+  if (plan.drafter) {
+    probe_bf16(Quantity::kDraftStreams, plan.layer, rows, b_.streams, width, width);
+    return ok_status();
+  }
+  probe_rounded(Quantity::kFfnOut, plan.layer, rows, b_.y, config_.hidden);
+  probe_bf16(Quantity::kStreams, plan.layer, rows, b_.streams, width, width);
+  probe_f32(Quantity::kPre, plan.layer, rows, b_.pre[0], config_.hc_mult);
+  return ok_status();
+}
+
+// Mixes y (if given) with the coefficients at hand, makes those of the next sublayer, collapses
+// with pre_in and norms into x.
+void ForwardModel::hc_step(const HcWeights& hc, const float* norm, int rows, uint16_t* tap,
+                           const float* y, const float* pre_in, float* pre_out) {
+  HcStepParams p = hc_params(rows);
+  p.y = y;
+  p.tap = tap;
+  p.tap_stride = tap_width();
+  p.fn = &hc.fn;
+  p.scale = hc.scale;
+  p.base = hc.base;
+  p.mixes = b_.mixes;
+  p.pre_out = pre_out;
+  p.post_out = b_.post;
+  p.comb_out = b_.comb;
+  p.pre_in = pre_in;
+  p.norm_weight = norm;
+  p.normed = b_.x;
+  backend_->hc_step(p, *stream_);
+}
+
+void ForwardModel::mix(int rows) {
+  HcStepParams p = hc_params(rows);
+  p.y = b_.y;
+  backend_->hc_step(p, *stream_);
+}
+
+HcStepParams ForwardModel::hc_params(int rows) const {
+  HcStepParams p;
+  p.rows = rows;
+  p.hidden = config_.hidden;
+  p.hc = config_.hc_mult;
+  p.sinkhorn_iters = config_.hc_sinkhorn_iters;
+  p.norm_eps = static_cast<float>(config_.norm_eps);
+  p.hc_eps = static_cast<float>(config_.hc_eps);
+  p.streams = b_.streams;
+  p.post_in = b_.post;
+  p.comb_in = b_.comb;
+  p.workspace = workspace();
+  return p;
+}
+
+void ForwardModel::make_rope_tables(const RowSet& rows, RopeRows& tables, float* memory) {
+  const int64_t table = int64_t{options_.rows_max} * config_.rope_dim;
+  RopeTableParams p;
+  p.rows = rows.rows;
+  p.pairs = config_.rope_dim / 2;
+  p.positions = rows.positions.data();
+  p.freqs = freqs_plain_.data();
+  p.table = memory;
+  backend_->rope_table(p, *stream_);
+  p.freqs = freqs_yarn_.data();
+  p.table = memory + table;
+  backend_->rope_table(p, *stream_);
+  std::vector<int64_t> first_of_pair(rows.positions);
+  for (int64_t& position : first_of_pair) position = std::max<int64_t>(0, position - 1);
+  p.positions = first_of_pair.data();
+  p.table = memory + 2 * table;
+  backend_->rope_table(p, *stream_);
+  tables = {memory, memory + table, memory + 2 * table};
+}
+
+// Keeps the decoder's rows of everything that lives from row to row, in place.
+void ForwardModel::enter_decoder() {
+  if (rows_.decoder.rows == rows_.encoder.rows) return;
+  const int64_t n = config_.hc_mult, h = config_.hidden, rope = config_.rope_dim;
+  const int64_t table = int64_t{options_.rows_max} * rope;
+  gather_rows(b_.streams, n * h * 2);
+  gather_rows(b_.pre[0], n * 4);
+  gather_rows(b_.pre[1], n * 4);
+  gather_rows(b_.post, n * 4);
+  gather_rows(b_.comb, n * n * 4);
+  gather_rows(b_.x, h * 2);
+  gather_rows(b_.image, 1);
+  if (b_.taps != nullptr) gather_rows(b_.taps, tap_width() * 2);
+  for (int i = 0; i < 3; ++i) gather_rows(b_.rope + i * table, rope * 4);
+}
+
+void ForwardModel::gather_rows(void* data, int64_t row_bytes) {
+  auto* bytes = static_cast<std::byte*>(data);
+  for (int r = 0; r < rows_.decoder.rows; ++r) {
+    const int64_t from = rows_.decoder.source_row[static_cast<size_t>(r)];
+    if (from != r)
+      std::memmove(bytes + r * row_bytes, bytes + from * row_bytes, static_cast<size_t>(row_bytes));
+  }
+}
+
+Status ForwardModel::reduce(float* data, int64_t count) {
+  if (collective_.world_size() == 1) return ok_status();
+  return collective_.all_reduce_sum(std::span(data, static_cast<size_t>(count)), reduce_scratch_);
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,71 @@
+// Engram's addition before a layer (engine/model/model_impl.h).
+#include <cstring>
+
+#include "engine/model/model_impl.h"
+
+namespace tensorfold {
+
+Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, RowSet& rows) {
+  const int index = plan.role->engram;
+  const int64_t columns = config_.engram.columns();
+  std::vector<int64_t> table_rows(static_cast<size_t>(rows.rows * columns));
+  for (int r = 0; r < rows.rows; ++r) {
+    const auto slice = static_cast<size_t>(rows.row_slice[static_cast<size_t>(r)]);
+    engram_->hash(index, rows.states[slice]->engram_ids(), rows.positions[static_cast<size_t>(r)],
+                  std::span(table_rows)
+                      .subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns)));
+  }
+  TF_RETURN_IF_ERROR(engram_->read(index, table_rows, collective_, b_.engram));
+  if (probe_ != nullptr) {
+    const std::vector<int32_t> narrow(table_rows.begin(), table_rows.end());
+    probe_i32(Quantity::kEngramRows, plan.layer, rows, narrow.data(), columns, columns, nullptr);
+  }
+
+  const int64_t width = int64_t{config_.hc_mult + 1} * config_.hidden;
+  ProjectParams p;
+  p.rows = rows.rows;
+  p.in = w.wkv.in;
+  p.x = b_.engram;
+  p.x_stride = w.wkv.in;
+  p.outputs = 1;
+  p.output[0].weight = &w.wkv;
+  p.output[0].y = w.split ? b_.engram_part : b_.engram_kv;
+  p.output[0].y_stride = w.wkv.out;
+  p.workspace = workspace();
+  backend_->project(p, *stream_);
+  if (w.split)
+    TF_RETURN_IF_ERROR(gather_columns(b_.engram_part, rows.rows, w.wkv.out, b_.engram_kv));
+
+  EngramGateParams g;
+  g.rows = rows.rows;
+  g.hidden = config_.hidden;
+  g.hc = config_.hc_mult;
+  g.eps = static_cast<float>(config_.norm_eps);
+  g.kv = b_.engram_kv;
+  g.q_weight = w.q_weight;
+  g.k_weight = w.k_weight;
+  g.dead = b_.image;
+  g.streams = b_.streams;
+  g.gates = probe_ != nullptr ? b_.mixes : nullptr;  // free until the coefficients are made
+  backend_->engram_gate(g, *stream_);
+  probe_f32(Quantity::kEngramGate, plan.layer, rows, b_.mixes, config_.hc_mult);
+  TF_CHECK_EQ(width, int64_t{w.wkv.out} * (w.split ? collective_.world_size() : 1));
+  return ok_status();
+}
+
+// Every rank's `width` columns of bf16 rows, side by side in rank order.
+Status ForwardModel::gather_columns(const uint16_t* own, int rows, int64_t width, uint16_t* whole) {
+  const int world = collective_.world_size();
+  const int64_t count = rows * width;
+  gather_bf16_.resize(static_cast<size_t>(count * world));
+  TF_RETURN_IF_ERROR(
+      collective_.all_gather(std::as_bytes(std::span(own, static_cast<size_t>(count))),
+                             std::as_writable_bytes(std::span(gather_bf16_))));
+  for (int rank = 0; rank < world; ++rank)
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(whole + (r * world + rank) * width,
+                  gather_bf16_.data() + (rank * rows + r) * width, static_cast<size_t>(width) * 2);
+  return ok_status();
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,74 @@
+// Logits of the rows that want them (engine/model/model_impl.h).
+#include <cmath>
+#include <cstring>
+
+#include "engine/model/model_impl.h"
+
+namespace tensorfold {
+
+Status ForwardModel::head(StepLogits& logits) {
+  const auto rows = static_cast<int>(rows_.logits_rows.size());
+  if (rows == 0) return ok_status();
+  const int64_t vocab = config_.vocab_size;
+  logits.values.resize(static_cast<size_t>(rows * vocab));
+  HeadLogitsParams p;
+  p.rows = rows;
+  p.row_index = rows_.logits_rows.data();
+  p.hidden = config_.hidden;
+  p.hc = config_.hc_mult;
+  p.norm_eps = static_cast<float>(config_.norm_eps);
+  p.streams = b_.streams;
+  p.pre = b_.pre[0];
+  p.norm_weight = weights_->norm;
+  p.head = &weights_->head;
+  p.workspace = workspace();
+  TF_RETURN_IF_ERROR(vocab_logits(p, logits.values.data()));
+  for (int i = 0; i < rows; ++i) {
+    const auto r = static_cast<size_t>(rows_.logits_rows[static_cast<size_t>(i)]);
+    const float* values = logits.values.data() + i * vocab;
+    bool finite = true;
+    for (int64_t v = 0; v < vocab; ++v) finite = finite && std::isfinite(values[v]);
+    const auto slice = static_cast<size_t>(rows_.decoder.row_slice[r]);
+    logits.rows.push_back({rows_.decoder.slots[slice], rows_.decoder.positions[r], finite});
+    if (probe_ != nullptr)
+      probe_->on_f32(Quantity::kLogits, 0, probe_row(rows_.decoder, static_cast<int>(r)),
+                     std::span(values, static_cast<size_t>(vocab)));
+  }
+  return ok_status();
+}
+
+// Logits over the whole vocabulary: whole [rows, vocab].
+Status ForwardModel::vocab_logits(HeadLogitsParams p, float* whole) {
+  if (collective_.world_size() == 1) {
+    p.logits = whole;
+    p.logits_stride = config_.vocab_size;
+    backend_->head_logits(p, *stream_);
+    return ok_status();
+  }
+  const int64_t chunk = vocab_range(config_, 0, collective_.world_size()).size();
+  gather_own_.assign(static_cast<size_t>(p.rows * chunk), 0.0f);
+  p.logits = gather_own_.data();
+  p.logits_stride = chunk;
+  backend_->head_logits(p, *stream_);
+  return gather_vocab(p.rows, whole);
+}
+
+// gather_own_ [rows, chunk] of every rank -> whole [rows, vocab].
+Status ForwardModel::gather_vocab(int rows, float* whole) {
+  const int world = collective_.world_size();
+  const int64_t chunk = vocab_range(config_, 0, world).size();
+  gather_all_.resize(static_cast<size_t>(world * rows * chunk));
+  TF_RETURN_IF_ERROR(collective_.all_gather(
+      std::as_bytes(std::span(gather_own_).first(static_cast<size_t>(rows * chunk))),
+      std::as_writable_bytes(std::span(gather_all_))));
+  for (int rank = 0; rank < world; ++rank) {
+    const Range range = vocab_range(config_, rank, world);
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(whole + r * config_.vocab_size + range.begin,
+                  gather_all_.data() + (rank * rows + r) * chunk,
+                  static_cast<size_t>(range.size()) * 4);
+  }
+  return ok_status();
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,198 @@
+// ForwardModel: the Model over a table of operations. Its parts by file: model_impl.cc (loading,
+// buffers, small methods), forward.cc (the layer loop), forward_attention.cc, forward_moe.cc,
+// forward_engram.cc, forward_head.cc, drafter.cc, forward_probe.cc.
+//
+// Owned by the engine thread. All memory is taken when loading; a step allocates only its row
+// lists. Ranks run the same calls in the same order, so that Collective calls meet.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/cache/sequence_cache.h"
+#include "engine/model/engram_rows.h"
+#include "engine/model/model.h"
+#include "engine/model/model_weights.h"
+#include "engine/model/step_rows.h"
+#include "kernels/backend.h"
+
+namespace tensorfold {
+
+inline constexpr int kStepRowsMax = kPrefillRowsMax + kGeneratedRowsMax;
+
+// What a layer needs besides its weights: where it stands and which cache parts it uses.
+struct LayerPlan {
+  int layer = 0;  // number for the probe: layer, or drafter stage
+  int ring = 0;   // index of its window ring
+  bool drafter = false;
+  const LayerRole* role = nullptr;  // nullptr: drafter stage (window only)
+};
+
+// Rotary tables of one row set.
+struct RopeRows {
+  const float* plain = nullptr;  // [rows, rope_dim / 2, 2]
+  const float* yarn = nullptr;
+  const float* pair = nullptr;  // yarn, at the first position of the pair that a row completes
+};
+
+// Activations of a step; capacity in rows: rows_max (drafts are far fewer).
+struct StepBuffers {
+  uint16_t* streams = nullptr;    // [R, n, H]
+  float* pre[2] = {};             // [R, n] incoming and outgoing
+  float* post = nullptr;          // [R, n]
+  float* comb = nullptr;          // [R, n, n]
+  float* mixes = nullptr;         // [R, (2 + n) n]
+  uint16_t* x = nullptr;          // [R, H] normed sublayer input
+  uint16_t* qr = nullptr;         // [R, q_lora]
+  uint16_t* q = nullptr;          // [R, heads of this rank, D]
+  uint16_t* kv = nullptr;         // [R, D]
+  uint16_t* attention = nullptr;  // [R, heads of this rank, D]
+  uint16_t* groups = nullptr;     // [R, groups of this rank * o_lora]
+  float* y = nullptr;             // [R, H] sublayer output
+  float* y_shared = nullptr;      // [R, H] shared expert when it is added after the sum
+  float* a = nullptr;             // [R, D] fp32 (ratio 2) or bf16
+  float* g = nullptr;             // [R, D]
+  uint16_t* iq = nullptr;         // [R, index heads, d]
+  uint16_t* iw = nullptr;         // [R, index heads]
+  int32_t* selected = nullptr;    // [R, topk]
+  int32_t* selected_count = nullptr;
+  int32_t* candidates = nullptr;  // [R, candidate blocks]
+  int32_t* candidate_count = nullptr;
+  uint16_t* staged = nullptr;       // [R + slots * (window - 1), D]
+  float* route_scores = nullptr;    // [R, experts]
+  int32_t* route_ids = nullptr;     // [R, k]
+  float* route_weights = nullptr;   // [R, k]
+  uint16_t* taps = nullptr;         // [R, taps, H]
+  uint16_t* engram = nullptr;       // [R, columns * width]
+  uint16_t* engram_kv = nullptr;    // [R, (n + 1) H]
+  uint16_t* engram_part = nullptr;  // this rank's outputs of it
+  uint8_t* image = nullptr;         // [R] of the current row set
+  float* rope = nullptr;            // 3 tables [R, rope_dim / 2, 2]
+  uint16_t* main_hidden = nullptr;  // [R, H] drafter's main projection
+};
+
+class ForwardModel final : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> load(const ModelOptions& options, Collective& collective);
+
+  const ModelConfig& config() const override { return config_; }
+  int64_t weight_bytes() const override { return weights_->bytes; }
+  int64_t cache_bytes() const override { return cache_->bytes(); }
+  std::string fingerprint() const override { return fingerprint_; }
+  Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+                 StepLogits& logits, ForwardProbe* probe) override;
+  Status accept(SlotId slot, int64_t length) override;
+  int64_t length(SlotId slot) const override;
+  Status draft(std::span<const DraftRequest> requests, std::vector<DraftResult>& results,
+               ForwardProbe* probe) override;
+  Status read_entry(SlotId slot, int layer, int64_t entry, std::vector<float>& main,
+                    std::vector<float>& index_key) const override;
+
+ private:
+  ForwardModel(const ModelOptions& options, Collective& collective)
+      : options_(options), collective_(collective) {}
+
+  // model_impl.cc
+  Status prepare(const WeightSource& source);
+  Status check_dimensions() const;
+  Status allocate_buffers();
+  int64_t workspace_bytes() const;
+  template <typename T>
+  Status take(T*& pointer, int64_t count);
+
+  int64_t tap_width() const {
+    return static_cast<int64_t>(config_.dspark.target_layers.size()) * config_.hidden;
+  }
+
+  // forward.cc
+  Status run_layers();
+  Status block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
+  Status block_sublayers(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
+  HcStepParams hc_params(int rows) const;
+  void hc_step(const HcWeights& hc, const float* norm, int rows, uint16_t* tap, const float* y,
+               const float* pre_in, float* pre_out);
+  void mix(int rows);
+  void make_rope_tables(const RowSet& rows, RopeRows& tables, float* memory);
+  void enter_decoder();
+  void gather_rows(void* data, int64_t row_bytes);
+  Status reduce(float* data, int64_t count);
+
+  // forward_attention.cc
+  Status attention(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
+  AttentionAppendParams append_params(const RowSet& rows) const;
+  void append_window(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows,
+                     bool stage_only);
+  void append_source(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
+  void select_entries(const LayerPlan& plan, RowSet& rows);
+  void attend(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows);
+  Status project_output(const AttentionWeights& w, RowSet& rows);
+  void set_rings(int ring, RowSet& rows);
+  EntryPool entry_pool(int source_layer);
+  const float* rope_of(const LayerPlan& plan) const;
+
+  // forward_moe.cc
+  Status moe(const LayerPlan& plan, const MoeWeights& w, RowSet& rows);
+
+  // forward_engram.cc
+  Status add_engram(const LayerPlan& plan, const EngramWeights& w, RowSet& rows);
+  Status gather_columns(const uint16_t* own, int rows, int64_t width, uint16_t* whole);
+
+  // forward_head.cc
+  Status head(StepLogits& logits);
+  Status vocab_logits(HeadLogitsParams p, float* whole);
+  Status gather_vocab(int rows, float* whole);
+
+  // drafter.cc
+  Status write_draft_context();
+  Status check_draft(std::span<const DraftRequest> requests) const;
+  void build_draft_rows(std::span<const DraftRequest> requests);
+  Status markov_chain(std::span<const DraftRequest> requests, std::vector<DraftResult>& results);
+
+  // forward_probe.cc: hand rows of a quantity to the probe, if there is one.
+  void probe_input(const LayerPlan& plan, const RowSet& rows);
+  void probe_f32(Quantity q, int layer, const RowSet& rows, const float* values, int64_t width);
+  void probe_bf16(Quantity q, int layer, const RowSet& rows, const uint16_t* values, int64_t width,
+                  int64_t stride);
+  void probe_rounded(Quantity q, int layer, const RowSet& rows, const float* values, int64_t width);
+  void probe_i32(Quantity q, int layer, const RowSet& rows, const int32_t* values, int64_t width,
+                 int64_t stride, const int32_t* counts);
+  void probe_scores(int layer, const RowSet& rows, int ratio);
+  void probe_candidates(int layer, const RowSet& rows, int ratio);
+  void probe_window(int layer, const RowSet& rows);
+  ProbeRow probe_row(const RowSet& rows, int row) const;
+
+  Workspace workspace() const { return {workspace_, workspace_bytes_}; }
+
+  ModelOptions options_;
+  Collective& collective_;
+  const Backend* backend_ = nullptr;
+  std::unique_ptr<Stream> stream_;
+  ModelConfig config_;
+  Partition part_;
+  std::string fingerprint_;
+  std::unique_ptr<ModelWeights> weights_;
+  std::unique_ptr<SequenceCache> cache_;
+  std::unique_ptr<EngramRows> engram_;  // nullptr: the model has none
+  std::vector<int32_t> token_map_;
+  std::vector<float> freqs_plain_, freqs_yarn_;
+  float index_weight_scale_ = 0;  // (d * index heads)^-0.5
+
+  std::vector<MemoryPtr<std::byte>> memory_;
+  StepBuffers b_;
+  std::byte* workspace_ = nullptr;
+  int64_t workspace_bytes_ = 0;
+  std::vector<float> reduce_scratch_;
+  std::vector<float> gather_own_, gather_all_, draft_base_;
+  std::vector<uint16_t> gather_bf16_;
+
+  // The step being run.
+  StepRows rows_;
+  RowSet draft_rows_;
+  RopeRows rope_;
+  ForwardProbe* probe_ = nullptr;
+  std::vector<float> probe_scores_;  // [rows, probe_stride_]
+  int64_t probe_stride_ = 0;
+};
+
+}  // namespace tensorfold

@@ -1,0 +1,212 @@
+// Loading one rank's weights (engine/model/model_weights.h), in the order of the forward pass.
+#include "engine/model/model_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/cpu/dense.h"
+#include "kernels/formats.h"
+
+namespace tensorfold {
+namespace {
+
+enum class Input : unsigned char {
+  kAsStored,  // FP8 and FP4 weights quantise their input
+  kPlain,     // never: wo_a, the router, the ratio-2 compressor and the head
+};
+
+class Loader {
+ public:
+  Loader(const WeightSource& source, ModelWeights& out) : source_(source), out_(out) {}
+
+  Status load() {
+    const ModelConfig& c = source_.config();
+    TF_RETURN_IF_ERROR(rows("embed", out_.embed));
+    out_.layers.resize(static_cast<size_t>(c.layers));
+    for (int layer = 0; layer < c.layers; ++layer) TF_RETURN_IF_ERROR(load_layer(layer));
+    TF_RETURN_IF_ERROR(vector("norm", out_.norm));
+    TF_RETURN_IF_ERROR(matrix("head", out_.head, Input::kPlain));
+    if (c.dspark.stages > 0) TF_RETURN_IF_ERROR(load_drafter());
+    return ok_status();
+  }
+
+ private:
+  std::byte* allocate(int64_t bytes) {
+    out_.memory.push_back(allocate_zeroed<std::byte>(bytes + 64));
+    std::byte* p = out_.memory.back().get();
+    if (p == nullptr) return nullptr;
+    out_.bytes += bytes;
+    const auto misaligned = reinterpret_cast<uintptr_t>(p) % 64;
+    return p + (misaligned == 0 ? 0 : 64 - misaligned);
+  }
+  static Status no_memory(std::string_view name) {
+    return unavailable("no memory for the weight " + std::string(name));
+  }
+
+  // Panels of a stored weight. Rows are widened a panel's worth at a time, EXL3's in blocks of 128.
+  Status pack(const std::string& name, const Weight& weight, Input input, WeightLayout layout,
+              WeightView& view) {
+    if (weight.in % 32 != 0)
+      return unsupported(name + ": " + std::to_string(weight.in) +
+                         " inputs are not a multiple of 32");
+    if (!weight.bias.empty()) return unsupported(name + ": a projection with a bias");
+    view.layout = layout;
+    view.out = static_cast<int>(weight.out);
+    view.in = static_cast<int>(weight.in);
+    view.quantise_input = input == Input::kAsStored && weight.wants_fp8_input();
+    std::byte* data = allocate(view.bytes());
+    if (data == nullptr) return no_memory(name);
+    view.data = data;
+    constexpr int64_t kRowsAtOnce = 128;
+    const int64_t element = layout == WeightLayout::kPanelF32 ? 4 : 2;
+    std::vector<float> wide(static_cast<size_t>(kRowsAtOnce * weight.in));
+    for (int64_t begin = 0; begin < weight.out; begin += kRowsAtOnce) {
+      const int64_t end = std::min(weight.out, begin + kRowsAtOnce);
+      const std::span<float> part(wide.data(), static_cast<size_t>((end - begin) * weight.in));
+      dequantize_rows(weight, begin, end, part);
+      for (const float v : part)
+        if (!std::isfinite(v)) return data_loss(name + ": a value is not finite");
+      cpu::pack_panels(part.data(), static_cast<int>(end - begin), view.in, layout,
+                       data + begin * weight.in * element);
+    }
+    return ok_status();
+  }
+
+  // bf16 panels, unless the checkpoint holds more than bf16 can.
+  Status matrix(const std::string& name, WeightView& view, Input input = Input::kAsStored) {
+    TF_ASSIGN_OR_RETURN(const Weight weight, source_.load(name));
+    const bool wide = weight.kind == WeightKind::kF32 || weight.kind == WeightKind::kF16;
+    const WeightLayout layout = wide ? WeightLayout::kPanelF32 : WeightLayout::kPanelBf16;
+    return pack(name, weight, input, layout, view);
+  }
+
+  Status rows(const std::string& name, WeightView& view) {
+    TF_ASSIGN_OR_RETURN(const Weight weight, source_.load(name));
+    const std::vector<uint16_t> values = dequantize_bf16(weight);
+    view.layout = WeightLayout::kRowsBf16;
+    view.out = static_cast<int>(weight.out);
+    view.in = static_cast<int>(weight.in);
+    std::byte* data = allocate(view.bytes());
+    if (data == nullptr) return no_memory(name);
+    view.data = data;
+    std::copy(values.begin(), values.end(), reinterpret_cast<uint16_t*>(data));
+    return ok_status();
+  }
+
+  Status vector(const std::string& name, const float*& values) {
+    TF_ASSIGN_OR_RETURN(const std::vector<float> loaded, source_.load_f32(name));
+    std::byte* data = allocate(static_cast<int64_t>(loaded.size()) * 4);
+    if (data == nullptr) return no_memory(name);
+    std::copy(loaded.begin(), loaded.end(), reinterpret_cast<float*>(data));
+    values = reinterpret_cast<const float*>(data);
+    return ok_status();
+  }
+
+  Status load_hc(const std::string& prefix, HcWeights& hc) {
+    TF_RETURN_IF_ERROR(matrix(prefix + "_fn", hc.fn));
+    TF_RETURN_IF_ERROR(vector(prefix + "_scale", hc.scale));
+    return vector(prefix + "_base", hc.base);
+  }
+
+  Status load_attention(const std::string& p, AttentionWeights& a) {
+    TF_RETURN_IF_ERROR(load_hc(p + "hc_attn", a.hc));
+    TF_RETURN_IF_ERROR(vector(p + "attn_norm", a.norm));
+    TF_RETURN_IF_ERROR(matrix(p + "attn.wq_a", a.wq_a));
+    TF_RETURN_IF_ERROR(vector(p + "attn.q_norm", a.q_norm));
+    TF_RETURN_IF_ERROR(matrix(p + "attn.wq_b", a.wq_b));
+    TF_RETURN_IF_ERROR(matrix(p + "attn.wkv", a.wkv));
+    TF_RETURN_IF_ERROR(vector(p + "attn.kv_norm", a.kv_norm));
+    TF_RETURN_IF_ERROR(vector(p + "attn.attn_sink", a.sink));
+    TF_ASSIGN_OR_RETURN(const std::vector<Weight> groups, source_.load_groups(p + "attn.wo_a"));
+    a.wo_a.resize(groups.size());
+    for (size_t g = 0; g < groups.size(); ++g)
+      TF_RETURN_IF_ERROR(
+          pack(p + "attn.wo_a", groups[g], Input::kPlain, WeightLayout::kPanelBf16, a.wo_a[g]));
+    return matrix(p + "attn.wo_b", a.wo_b);
+  }
+
+  Status load_expert(const std::string& p, ExpertWeights& e) {
+    TF_RETURN_IF_ERROR(matrix(p + "w1", e.w1));
+    TF_RETURN_IF_ERROR(matrix(p + "w3", e.w3));
+    if (e.w1.quantise_input != e.w3.quantise_input)
+      return unsupported(p + "w1 and w3 are stored in formats that quantise differently");
+    return matrix(p + "w2", e.w2);
+  }
+
+  Status load_moe(const std::string& p, int experts, MoeWeights& m) {
+    TF_RETURN_IF_ERROR(load_hc(p + "hc_ffn", m.hc));
+    TF_RETURN_IF_ERROR(vector(p + "ffn_norm", m.norm));
+    TF_RETURN_IF_ERROR(matrix(p + "ffn.gate", m.gate, Input::kPlain));
+    TF_RETURN_IF_ERROR(vector(p + "ffn.gate.bias", m.bias));
+    if (source_.holds(p + "ffn.gate.bias_vl"))
+      TF_RETURN_IF_ERROR(vector(p + "ffn.gate.bias_vl", m.bias_vl));
+    m.experts.resize(static_cast<size_t>(experts));
+    for (int e = 0; e < experts; ++e) {
+      const std::string name = p + "ffn.experts." + std::to_string(e) + ".";
+      if (source_.holds(name + "w1"))
+        TF_RETURN_IF_ERROR(load_expert(name, m.experts[static_cast<size_t>(e)]));
+    }
+    return load_expert(p + "ffn.shared_experts.", m.shared);
+  }
+
+  Status load_layer(int layer) {
+    const ModelConfig& c = source_.config();
+    const LayerRole& role = c.roles[static_cast<size_t>(layer)];
+    const std::string p = "layers." + std::to_string(layer) + ".";
+    BlockWeights& w = out_.layers[static_cast<size_t>(layer)];
+    if (role.engram >= 0) {
+      TF_RETURN_IF_ERROR(matrix(p + "engram.wkv", w.engram.wkv));
+      w.engram.split = source_.slice(p + "engram.wkv").axis == SliceAxis::kOutput;
+      TF_RETURN_IF_ERROR(vector(p + "engram.q_weight", w.engram.q_weight));
+      TF_RETURN_IF_ERROR(vector(p + "engram.k_weight", w.engram.k_weight));
+    }
+    TF_RETURN_IF_ERROR(load_attention(p, w.attention));
+    if (role.owns_kv(layer)) {
+      const Input input = role.ratio == 2 ? Input::kPlain : Input::kAsStored;
+      TF_RETURN_IF_ERROR(matrix(p + "attn.compressor.wkv", w.source.wkv, input));
+      if (role.ratio == 2)
+        TF_RETURN_IF_ERROR(matrix(p + "attn.compressor.wgate", w.source.wgate, input));
+      TF_RETURN_IF_ERROR(vector(p + "attn.compressor.norm", w.source.norm));
+      TF_RETURN_IF_ERROR(matrix(p + "attn.indexer.wk", w.source.index_wk));
+      TF_RETURN_IF_ERROR(vector(p + "attn.indexer.k_norm", w.source.index_norm));
+    }
+    if (role.owns_index(layer)) {
+      TF_RETURN_IF_ERROR(matrix(p + "attn.indexer.wq_b", w.indexer.wq_b));
+      TF_RETURN_IF_ERROR(matrix(p + "attn.indexer.weights_proj", w.indexer.weights_proj));
+    }
+    return load_moe(p, c.routed_experts, w.moe);
+  }
+
+  Status load_drafter() {
+    const ModelConfig& c = source_.config();
+    DrafterWeights& d = out_.drafter;
+    TF_RETURN_IF_ERROR(matrix("mtp.0.main_proj", d.main_proj));
+    TF_RETURN_IF_ERROR(vector("mtp.0.main_norm", d.main_norm));
+    d.stages.resize(static_cast<size_t>(c.dspark.stages));
+    for (int s = 0; s < c.dspark.stages; ++s) {
+      const std::string p = "mtp." + std::to_string(s) + ".";
+      BlockWeights& w = d.stages[static_cast<size_t>(s)];
+      TF_RETURN_IF_ERROR(load_attention(p, w.attention));
+      TF_RETURN_IF_ERROR(load_moe(p, c.dspark.routed_experts, w.moe));
+    }
+    const std::string last = "mtp." + std::to_string(c.dspark.stages - 1) + ".";
+    TF_RETURN_IF_ERROR(vector(last + "norm", d.norm));
+    TF_RETURN_IF_ERROR(rows(last + "markov_head.embed", d.markov_embed));
+    TF_RETURN_IF_ERROR(matrix(last + "markov_head.head", d.markov_head));
+    return matrix(last + "confidence_head.proj", d.confidence);
+  }
+
+  const WeightSource& source_;
+  ModelWeights& out_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ModelWeights>> load_model_weights(const WeightSource& source) {
+  auto weights = std::make_unique<ModelWeights>();
+  TF_RETURN_IF_ERROR(Loader(source, *weights).load());
+  return weights;
+}
+
+}  // namespace tensorfold

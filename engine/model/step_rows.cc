@@ -1,0 +1,146 @@
+// Rows of a step (engine/model/step_rows.h).
+#include "engine/model/step_rows.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tensorfold {
+namespace {
+
+Status bad_slice(size_t index, const std::string& what) {
+  return invalid_argument("slice " + std::to_string(index) + ": " + what);
+}
+
+std::span<const int32_t> tokens_of(const StepPlan& plan, size_t index,
+                                   std::span<const std::vector<int32_t>> device_tokens) {
+  const Slice& s = plan.slices[index];
+  const auto rows = static_cast<size_t>(s.rows);
+  if (s.source == TokenSource::kDevice) return std::span(device_tokens[index]).first(rows);
+  return std::span(plan.tokens).subspan(static_cast<size_t>(s.token_offset), rows);
+}
+
+Status check_tokens(const StepPlan& plan, size_t index,
+                    std::span<const std::vector<int32_t>> device_tokens, int vocab) {
+  const Slice& s = plan.slices[index];
+  if (s.source == TokenSource::kDevice) {
+    if (device_tokens.size() <= index || device_tokens[index].size() < static_cast<size_t>(s.rows))
+      return bad_slice(index, "fewer device tokens than rows");
+  } else if (s.token_offset < 0 || static_cast<int64_t>(s.token_offset) + s.rows >
+                                       static_cast<int64_t>(plan.tokens.size())) {
+    return bad_slice(index, "tokens past the end of the plan's list");
+  }
+  for (const int32_t id : tokens_of(plan, index, device_tokens))
+    if (id < 0 || id >= vocab)
+      return bad_slice(index, "token id " + std::to_string(id) + " is not in the vocabulary of " +
+                                  std::to_string(vocab));
+  return ok_status();
+}
+
+}  // namespace
+
+void RowSet::clear() {
+  rows = staged_rows = 0;
+  positions_end = 0;
+  slices.clear();
+  states.clear();
+  slots.clear();
+  row_slice.clear();
+  source_row.clear();
+  positions.clear();
+}
+
+void RowSet::add_slice(SequenceState& state, SlotId slot, int64_t first_position, int count,
+                       int first_source_row, int window, int64_t window_floor) {
+  AttentionSlice s;
+  s.first_row = rows;
+  s.rows = count;
+  s.first_position = first_position;
+  s.window_floor = window_floor;
+  s.staged_first = staged_rows;
+  // The first row may reach back this far; later rows reach less.
+  s.history =
+      static_cast<int32_t>(first_position - window_first(first_position, window, window_floor));
+  s.block_table = state.blocks().data();
+  staged_rows += s.history + count;
+  const auto index = static_cast<int32_t>(slices.size());
+  slices.push_back(s);
+  states.push_back(&state);
+  slots.push_back(slot);
+  for (int i = 0; i < count; ++i) {
+    row_slice.push_back(index);
+    source_row.push_back(first_source_row + i);
+    positions.push_back(first_position + i);
+  }
+  rows += count;
+  positions_end = std::max(positions_end, first_position + count);
+}
+
+Status StepRows::check(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+                       const ModelConfig& config, int rows_max, SequenceCache& cache) {
+  int64_t total = 0;
+  std::vector<SlotId> seen;
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    const Slice& s = plan.slices[i];
+    if (s.row_kind == RowKind::kMasked) continue;
+    if (s.rows < 1) return bad_slice(i, "it has no rows");
+    SequenceState* state = cache.find(s.slot);
+    if (state == nullptr) return bad_slice(i, "slot " + std::to_string(s.slot) + " is not open");
+    if (std::find(seen.begin(), seen.end(), s.slot) != seen.end())
+      return bad_slice(i, "a second slice of slot " + std::to_string(s.slot));
+    seen.push_back(s.slot);
+    if (s.first_position != state->length())
+      return bad_slice(i, "first position " + std::to_string(s.first_position) +
+                              ", but the sequence has " + std::to_string(state->length()));
+    if (s.decoder_rows < 0 || s.decoder_rows > s.rows)
+      return bad_slice(i, "decoder_rows outside 0.." + std::to_string(s.rows));
+    if (s.logits_rows < 0 || s.logits_rows > s.decoder_rows)
+      return bad_slice(i, "logits_rows outside 0.." + std::to_string(s.decoder_rows));
+    TF_RETURN_IF_ERROR(check_tokens(plan, i, device_tokens, config.vocab_size));
+    const Status writable =
+        cache.check_writable(*state, s.first_position, s.first_position + s.rows);
+    if (!writable.ok()) return writable.with_context("slice " + std::to_string(i));
+    total += s.rows;
+  }
+  if (total > rows_max)
+    return invalid_argument("the step has " + std::to_string(total) + " rows, more than " +
+                            std::to_string(rows_max));
+  return ok_status();
+}
+
+Status StepRows::build(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+                       const ModelConfig& config, std::span<const int32_t> token_map, int rows_max,
+                       SequenceCache& cache) {
+  slices.clear();
+  ids.clear();
+  image.clear();
+  encoder.clear();
+  decoder.clear();
+  logits_rows.clear();
+  TF_RETURN_IF_ERROR(check(plan, device_tokens, config, rows_max, cache));
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    const Slice& s = plan.slices[i];
+    if (s.row_kind == RowKind::kMasked) continue;
+    SequenceState& state = *cache.find(s.slot);
+    const bool is_image = s.row_kind == RowKind::kImage;
+    const int first_row = encoder.rows;
+    slices.push_back({&s, &state});
+    for (const int32_t id : tokens_of(plan, i, device_tokens)) {
+      ids.push_back(id);
+      image.push_back(is_image ? 1 : 0);
+      const bool hashed = !is_image && !token_map.empty();
+      state.append(id, hashed ? token_map[static_cast<size_t>(id)] : -1);
+    }
+    encoder.add_slice(state, s.slot, s.first_position, s.rows, first_row, config.window, 0);
+    if (s.decoder_rows == 0) continue;
+    const int skipped = s.rows - s.decoder_rows;
+    const int64_t first = s.first_position + skipped;
+    state.note_decoder_rows(first, first + s.decoder_rows);
+    const int64_t floor = std::max(s.decoder_floor, state.decoder_low());
+    decoder.add_slice(state, s.slot, first, s.decoder_rows, first_row + skipped, config.window,
+                      std::min(floor, first));
+    for (int r = 0; r < s.logits_rows; ++r) logits_rows.push_back(decoder.rows - s.logits_rows + r);
+  }
+  return ok_status();
+}
+
+}  // namespace tensorfold

@@ -1,0 +1,59 @@
+// StepRows: the rows of one step, checked and laid out for the operations.
+//
+// A RowSet is what a layer runs over: the encoder layers over all rows, the decoder layers over the
+// rows that need an output (the last decoder_rows of each slice). Both keep the plan's order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/cache/sequence_cache.h"
+#include "engine/model/config.h"
+#include "engine/sched/step_plan.h"
+#include "kernels/attention.h"
+
+namespace tensorfold {
+
+// A slice of the plan with its sequence; masked slices are left out.
+struct StepSlice {
+  const Slice* plan = nullptr;
+  SequenceState* state = nullptr;
+};
+
+struct RowSet {
+  int rows = 0;
+  std::vector<AttentionSlice> slices;  // ring, pair_ring are set per layer
+  std::vector<SequenceState*> states;  // [slices]
+  std::vector<SlotId> slots;           // [slices]
+  std::vector<int32_t> row_slice;      // [rows]
+  std::vector<int32_t> source_row;     // [rows] row of the whole step
+  std::vector<int64_t> positions;      // [rows]
+  int staged_rows = 0;                 // window rows staged for attention
+  int64_t positions_end = 0;           // largest position + 1
+
+  void clear();
+  void add_slice(SequenceState& state, SlotId slot, int64_t first_position, int rows,
+                 int first_source_row, int window, int64_t window_floor);
+};
+
+struct StepRows {
+  std::vector<StepSlice> slices;
+  std::vector<int32_t> ids;    // [rows] as fed to the embedding
+  std::vector<uint8_t> image;  // [rows] 1: image row
+  RowSet encoder;
+  RowSet decoder;
+  std::vector<int32_t> logits_rows;  // rows of `decoder` that want logits, in plan order
+
+  // Checks the whole plan before anything changes, then appends ids to the sequences.
+  Status build(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+               const ModelConfig& config, std::span<const int32_t> token_map, int rows_max,
+               SequenceCache& cache);
+
+ private:
+  Status check(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+               const ModelConfig& config, int rows_max, SequenceCache& cache);
+};
+
+}  // namespace tensorfold
