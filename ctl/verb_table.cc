@@ -41,6 +41,38 @@ constexpr Option kModelQuantizeOptions[] = {
     {"--json", "", "print JSON"},
 };
 
+constexpr Option kModelEvalOptions[] = {
+    {"--model", "DIR", "model folder"},
+    {"--golden", "FILE", "recorded runs or layers (safetensors, also .xz)"},
+    {"--units", "FILE", "unit vectors of single operations"},
+    {"--bounds", "FILE", "bounds to keep (JSON); without it nothing has a bound"},
+    {"--bounds-section", "NAME", "section of it (by the model's kind of weights)"},
+    {"--prompts", "FILE", "holds the prompts that the golden file leaves out"},
+    {"--prompt", "NAME", "only this prompt"},
+    {"--scores", "fp32|bf16", "rounding of index scores (as the golden file was made)"},
+    {"--ranks", "N", "ranks, as threads of this process (1)"},
+    {"--chunk", "N", "prompt rows in a step (all)"},
+    {"--device", "cpu|cuda", "where it runs (cpu)"},
+    {"--threads", "N", "threads per rank (one per core)"},
+    {"--all", "", "print every layer, not only the worst"},
+    {"--json", "", "print JSON"},
+};
+
+constexpr Option kPromptEncodeOptions[] = {
+    {"--tokens", "", "print token ids instead of the text"},
+    {"--tokenizer", "FILE", "tokenizer.json or model folder (the embedded model's)"},
+    {"--format", "NAME", "v4.1, v4 or v4-0731 (v4.1)"},
+    {"--control-tokens", "", "control text inside messages becomes control tokens"},
+};
+constexpr Option kPromptDecodeOptions[] = {
+    {"--tokenizer", "FILE", "tokenizer.json or model folder (the embedded model's)"},
+    {"--json", "", "print JSON with each token's text"},
+};
+constexpr Option kPromptCheckOptions[] = {
+    {"--tokenizer", "FILE", "compare token ids too"},
+    {"--json", "", "print JSON"},
+};
+
 constexpr Verb kVerbs[] = {
     // noun, name, positional, summary, options, offline, run
     {"", "status", "", "the state of the service", kStatusOptions, false, run_status},
@@ -59,6 +91,12 @@ constexpr Verb kVerbs[] = {
      run_model_dequantize},
     {"model", "quantize", "IN OUT", "write a model folder as an EXL3 pack", kModelQuantizeOptions,
      true, run_model_quantize},
+    {"prompt", "encode", "[FILE]", "a chat request's body to the model's prompt",
+     kPromptEncodeOptions, true, run_prompt_encode},
+    {"prompt", "decode", "[FILE]", "token ids to text", kPromptDecodeOptions, true,
+     run_prompt_decode},
+    {"prompt", "check", "FILE", "run a file of prompt cases; exit status 1 if one is wrong",
+     kPromptCheckOptions, true, run_prompt_check},
 };
 
 }  // namespace

@@ -13,5 +13,10 @@ int run_model_prepare(const Invocation& call);     // model_verbs.cc
 int run_model_dequantize(const Invocation& call);  // model_verbs.cc
 
 int run_model_quantize(const Invocation& call);  // quantize_verb.cc
+int run_model_eval(const Invocation& call);      // eval_verb.cc
+
+int run_prompt_encode(const Invocation& call);  // prompt_verbs.cc
+int run_prompt_decode(const Invocation& call);  // prompt_verbs.cc
+int run_prompt_check(const Invocation& call);   // prompt_verbs.cc
 
 }  // namespace tensorfold::ctl
