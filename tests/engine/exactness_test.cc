@@ -1,0 +1,203 @@
+// What a reply is must not depend on how it was made: drafts of any depth and quality, other
+// requests in the batch, how the prompt was cut into chunks. Over random requests, greedy and
+// seeded, with penalties, biases, stop strings, log-probabilities, masks and thinking budgets.
+#include <random>
+
+#include "tests/engine/loop_harness.h"
+
+using namespace tensorfold;
+using namespace tensorfold::scripted;
+
+namespace {
+
+Request random_request(std::mt19937_64& rng) {
+  const auto chance = [&](unsigned percent) { return rng() % 100 < percent; };
+  Request r;
+  r.prompt.ids.emplace();
+  for (uint64_t n = 1 + rng() % 150; n > 0; --n)
+    r.prompt.ids->push_back(static_cast<TokenId>(8 + rng() % 50));
+  r.prompt.thinking.enabled = chance(40);
+  if (r.prompt.thinking.enabled && chance(60))
+    r.prompt.thinking.budget = static_cast<int>(rng() % 20);
+  SamplingParams& s = r.sampling;
+  s.temperature = chance(40) ? 0.0 : 0.3 + static_cast<double>(rng() % 10) / 10;
+  s.top_p = chance(50) ? 1.0 : 0.8;
+  s.top_k = chance(30) ? 6 : 0;
+  s.min_p = chance(20) ? 0.1 : 0.0;
+  s.presence_penalty = chance(25) ? 1.5 : 0.0;
+  s.frequency_penalty = chance(25) ? 0.8 : 0.0;
+  s.repetition_penalty = chance(25) ? 1.3 : 1.0;
+  s.seed = rng();
+  if (chance(25)) s.logit_bias = {{static_cast<TokenId>(rng() % kVocab), 4.0F}, {9, -3.0F}};
+  if (chance(80)) r.max_tokens = static_cast<int>(1 + rng() % 60);
+  if (chance(30)) {
+    const auto letter = static_cast<char>('A' + 8 + rng() % 40);
+    r.stop = {std::string(1, letter), std::string("XY")};
+  }
+  r.parallel_tool_calls = !chance(15);
+  r.ignore_eos = chance(15);
+  if (r.ignore_eos && !r.max_tokens) r.max_tokens = 50;
+  if (chance(30)) r.top_logprobs = static_cast<int>(rng() % 4);
+  if (chance(25)) {
+    for (TokenId id = 0; id < kVocab; ++id) {
+      if (rng() % 3 != 0 || id == kEos) r.allowed_tokens.push_back(id);
+    }
+  }
+  return r;
+}
+
+void require_equal(const Reply& a, const Reply& b) {
+  BOOST_REQUIRE(a.finished == 1 && b.finished == 1);
+  BOOST_REQUIRE(a.status.code() == b.status.code());
+  BOOST_REQUIRE(a.ids == b.ids);
+  BOOST_REQUIRE(a.reason == b.reason);
+  BOOST_REQUIRE(a.stats.token_sha == b.stats.token_sha);
+  BOOST_REQUIRE(a.stats.usage.completion_tokens == b.stats.usage.completion_tokens);
+  BOOST_REQUIRE(a.stats.usage.reasoning_tokens == b.stats.usage.reasoning_tokens);
+  BOOST_REQUIRE(a.logprobs.size() == b.logprobs.size());
+  for (size_t i = 0; i < a.logprobs.size(); ++i) {
+    BOOST_REQUIRE(a.logprobs[i].id == b.logprobs[i].id);
+    BOOST_REQUIRE(a.logprobs[i].logprob == b.logprobs[i].logprob);
+    BOOST_REQUIRE(a.logprobs[i].top == b.logprobs[i].top);
+  }
+}
+
+Reply serial(Request request, const ScriptedModel::Script& model) {
+  LoopScript script;
+  script.model = model;
+  script.slots = 1;
+  request.draft = false;
+  LoopHarness h(script);
+  const Reply r = h.run_one(std::move(request));
+  BOOST_REQUIRE(r.stats.drafted == 0);
+  return r;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(drafted_equals_serial) {
+  std::mt19937_64 rng(100);
+  std::map<FinishReason, int> reasons;
+  int accepted = 0;
+  int budgets = 0;
+  for (int round = 0; round < 400; ++round) {
+    const Request request = random_request(rng);
+    LoopScript script;
+    script.slots = 1;
+    script.model.skill = static_cast<unsigned>(rng() % 101);
+    const Reply plain = serial(request, script.model);
+    for (const int depth : {-1, 0, 1, 3, 5}) {
+      script.fixed_depth = depth;
+      LoopHarness h(script);
+      const Reply drafted = h.run_one(request);
+      require_equal(drafted, plain);
+      accepted += drafted.stats.accepted;
+    }
+    ++reasons[plain.reason];
+    budgets += request.prompt.thinking.budget.has_value();
+  }
+  BOOST_TEST(accepted > 2000);
+  BOOST_TEST(budgets > 50);
+  BOOST_TEST(reasons[FinishReason::kStop] > 40);
+  BOOST_TEST(reasons[FinishReason::kLength] > 40);
+  BOOST_TEST(reasons[FinishReason::kToolCalls] > 5);
+}
+
+BOOST_AUTO_TEST_CASE(batched_equals_alone_and_any_chunking_equals_any_other) {
+  std::mt19937_64 rng(200);
+  for (int round = 0; round < 100; ++round) {
+    LoopScript script;
+    script.slots = 1 + static_cast<int>(rng() % 8);
+    script.prefill_rows = 1 + static_cast<int>(rng() % 200);
+    script.fixed_depth = static_cast<int>(rng() % 7) - 1;
+    script.model.skill = static_cast<unsigned>(rng() % 101);
+    std::vector<Request> requests;
+    for (int i = 0; i < 6; ++i) requests.push_back(random_request(rng));
+    LoopHarness h(script);
+    std::vector<std::shared_ptr<KeepingSink>> sinks;
+    for (const Request& r : requests) {
+      sinks.push_back(h.submit(r));
+      for (uint64_t turns = rng() % 6; turns > 0; --turns) h.loop.turn();
+    }
+    h.run_dry();
+    for (size_t i = 0; i < requests.size(); ++i)
+      require_equal(sinks[i]->reply(), serial(requests[i], script.model));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_model_that_is_not_row_invariant_is_caught) {
+  // The planted fault: logits that depend on how many rows share the step.
+  std::mt19937_64 rng(300);
+  int different = 0;
+  for (int round = 0; round < 40; ++round) {
+    Request request = random_request(rng);
+    request.max_tokens = 40;
+    request.ignore_eos = true;
+    request.allowed_tokens.clear();
+    request.stop.clear();
+    LoopScript script;
+    script.slots = 1;
+    script.fixed_depth = 5;
+    script.model.plant_leak = true;
+    LoopHarness h(script);
+    different += h.run_one(request).ids != serial(request, script.model).ids;
+  }
+  BOOST_TEST(different > 20);
+}
+
+BOOST_AUTO_TEST_CASE(two_ranks_give_the_same_results_from_the_same_plans) {
+  // The second rank sees nothing but the plans.
+  class TwoRanks final : public StepRunner {
+   public:
+    TwoRanks(StepRunner& head, StepRunner& worker) : head_(head), worker_(worker) {}
+    Status run(const StepPlan& plan, std::vector<SampledTokens>& results) override {
+      const auto sent = decode_step_plan(encode_step_plan(plan));
+      std::vector<SampledTokens> other;
+      TF_RETURN_IF_ERROR(head_.run(plan, results));
+      TF_RETURN_IF_ERROR(worker_.run(*sent, other));
+      BOOST_REQUIRE(other.size() == results.size());
+      for (size_t i = 0; i < results.size(); ++i) {
+        BOOST_REQUIRE(other[i].accepted == results[i].accepted);
+        BOOST_REQUIRE(other[i].drafts == results[i].drafts);
+        BOOST_REQUIRE(other[i].status.code() == results[i].status.code());
+      }
+      return ok_status();
+    }
+
+   private:
+    StepRunner& head_;
+    StepRunner& worker_;
+  };
+  std::mt19937_64 rng(400);
+  ScriptedModel head({});
+  ScriptedModel worker({});
+  StepExecutor head_executor(head);
+  StepExecutor worker_executor(worker);
+  TwoRanks ranks(head_executor, worker_executor);
+  ScriptedText text;
+  StatsBoard board;
+  TicketBook book;
+  const auto policy = make_fixed_depth_policy(4);
+  LoopOptions options;
+  options.planner.pool_blocks = 64;
+  options.planner.draft_rows = 5;
+  options.vocab = kVocab;
+  options.queue_deadline_us = INT64_MAX;
+  EngineLoop loop(options, {ranks, text, *policy, system_clock(), null_log(), board});
+  std::vector<std::shared_ptr<KeepingSink>> sinks;
+  for (int i = 0; i < 40; ++i) {
+    Submission s;
+    sinks.push_back(std::make_shared<KeepingSink>());
+    s.ticket = book.open(sinks.back(), 1000);
+    s.request = random_request(rng);
+    s.request.max_tokens = 30;
+    s.prompt = *text.encode(s.request.prompt);
+    s.price = {30, blocks_for(static_cast<int64_t>(s.prompt.ids.size()) + 30)};
+    if (!s.request.allowed_tokens.empty())
+      s.mask = make_allow_list(kVocab, s.request.allowed_tokens);
+    loop.take(std::move(s));
+  }
+  while (!loop.idle() && !loop.failed()) loop.turn();
+  for (const auto& sink : sinks) BOOST_TEST(sink->reply().finished == 1);
+  BOOST_TEST(worker.open_slots() == 0);
+}
