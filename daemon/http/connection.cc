@@ -107,7 +107,7 @@ void Connection::process() {
   if (processing_) return;  // a handler answered at once: the loop below goes on
   processing_ = true;
   size_t used = 0;
-  while (state_ == State::kReading && used < pending_.size()) {
+  while (state_ == State::kReading && (used < pending_.size() || parser_.ready())) {
     const bool fresh = !parser_.started();
     const auto step = parser_.feed(std::string_view(pending_).substr(used));
     used += step.consumed;
@@ -134,8 +134,8 @@ void Connection::headers_arrived() {
   head_only_ = parser_.request().method == Method::kHead;
   if (server_.hooks_.precheck) {
     if (auto refusal = server_.hooks_.precheck(parser_.request())) {
-      // A body that nobody will read is not waited for; without one the connection can go on.
-      if (parser_.has_body()) {
+      // A long body is not waited for; after a short one or none the connection can go on.
+      if (parser_.has_long_body() || (parser_.has_body() && parser_.expects_continue())) {
         refusal->close = true;
         decorate(parser_.request(), *refusal);
         respond(*refusal);

@@ -11,6 +11,7 @@ inline constexpr size_t kTargetBytesMax = 8 * 1024;         // request target; p
 inline constexpr size_t kHeaderCountMax = 100;              // fields of one request; past it: 431
 inline constexpr size_t kReadBufferBytes = 64 * 1024;       // one read from a socket
 inline constexpr size_t kPipelinedBytesMax = 64 * 1024;     // kept while a reply is being written
+inline constexpr size_t kRefusedBodyBytesMax = 64 * 1024;   // read though refused; past it: closed
 inline constexpr size_t kLingerBytesMax = 4 * 1024 * 1024;  // read and dropped after a refusal
 inline constexpr size_t kRefusedConnectionsMax = 64;        // being told 503; past it: just closed
 inline constexpr int kListenBacklogConnections = 511;

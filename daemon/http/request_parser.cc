@@ -62,7 +62,10 @@ void RequestParser::reset() {
 
 RequestParser::Step RequestParser::feed(std::string_view data) {
   if (failed_) return {Event::kError, 0};
-  if (data.empty()) return {Event::kNeedMore, 0};
+  if (data.empty()) {
+    if (!ready()) return {Event::kNeedMore, 0};
+    data = std::string_view("", 0);  // llhttp wants a pointer
+  }
   const bool had_headers = headers_complete_;
   const llhttp_errno_t code = llhttp_execute(&parser_, data.data(), data.size());
   if (code == HPE_OK) return {Event::kNeedMore, data.size()};
@@ -85,6 +88,11 @@ RequestParser::Step RequestParser::feed(std::string_view data) {
 bool RequestParser::has_body() const {
   return (parser_.flags & F_CHUNKED) != 0 ||
          ((parser_.flags & F_CONTENT_LENGTH) != 0 && parser_.content_length > 0);
+}
+
+bool RequestParser::has_long_body() const {
+  return has_body() &&
+         ((parser_.flags & F_CHUNKED) != 0 || parser_.content_length > kRefusedBodyBytesMax);
 }
 
 bool RequestParser::expects_continue() const {

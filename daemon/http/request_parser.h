@@ -32,7 +32,10 @@ class RequestParser {
 
   bool started() const { return started_; }  // a byte of the message has been seen
   bool headers_complete() const { return headers_complete_; }
-  bool has_body() const;                   // after kHeaders: a body is to come
+  bool has_body() const;       // after kHeaders: a body is to come
+  bool has_long_body() const;  // one that is not worth reading only to refuse the request
+  // The message ends without another byte: feed() goes on with nothing.
+  bool ready() const { return headers_complete_ && !complete_ && !has_body(); }
   bool expects_continue() const;           // after kHeaders
   Request& request() { return request_; }  // whole after kComplete
 
