@@ -58,6 +58,12 @@ Result<EncodedPrompt> encode_messages(std::span<const PromptMessage> messages,
 Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
                                     bool allow_control_tokens, bool allow_images = false);
 
+// The same from messages of prompt_message.h (a missing content is empty; images are allowed).
+Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
+                                     const std::vector<Json>& tools,
+                                     const ThinkingOptions& thinking, PromptFormat format,
+                                     bool allow_control_tokens);
+
 // The serving form down to ids (prompt.ids, when set, are checked against the vocabulary and
 // returned). With allow_control_tokens, control text inside messages becomes control tokens.
 struct TokenizedPrompt {

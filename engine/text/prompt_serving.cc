@@ -98,7 +98,15 @@ Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
   for (const ChatMessage& message : prompt.messages) {
     messages.push_back(message_of(message, format));
   }
-  if (!prompt.tools.empty()) {
+  return encode_serving(std::move(messages), prompt.tools, prompt.thinking, format,
+                        allow_control_tokens);
+}
+
+Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
+                                     const std::vector<Json>& tools,
+                                     const ThinkingOptions& thinking, PromptFormat format,
+                                     bool allow_control_tokens) {
+  if (!tools.empty()) {
     auto system = std::find_if(messages.begin(), messages.end(),
                                [](const PromptMessage& m) { return m.role == "system"; });
     if (system == messages.end()) {
@@ -107,12 +115,12 @@ Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
       empty.content = PromptContent::of("");
       system = messages.insert(messages.begin(), std::move(empty));
     }
-    system->tools = prompt.tools;
+    system->tools = tools;
   }
   PromptOptions options;
   options.format = format;
-  options.thinking = prompt.thinking.enabled;
-  options.effort = effort_of(prompt.thinking.effort, format);
+  options.thinking = thinking.enabled;
+  options.effort = effort_of(thinking.effort, format);
   // Without control tokens in messages, the placeholder's text is harmless; with them it would
   // stand for an image that is not there.
   options.image_literal = allow_control_tokens ? ImageLiteral::kRewrite : ImageLiteral::kKeep;
