@@ -1,35 +1,128 @@
-// Engine::create: picks the parts of a real engine and starts it.
+// Engine::create: loads the parts of a real engine (config, tokenizer, weights, model) in the
+// engine thread and hands them to EngineCore. Decides sizes; deliberately holds no state.
 #include "engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cluster/collective.h"
+#include "engine/engine_core.h"
+#include "engine/model/model.h"
+#include "engine/weights/weight_source.h"
 
 namespace tensorfold {
 namespace {
 
-// Until the model loader is there: an engine that says so.
-class NoEngine final : public Engine {
- public:
-  Result<RequestId> submit(Request, std::shared_ptr<RequestSink>) override {
-    return unavailable("no model is loaded: model loading is not there yet");
-  }
-  void cancel(RequestId) override {}
-  void drain() override {}
-  void resume() override {}
-  EngineStats stats() const override {
-    EngineStats s;
-    s.state = EngineStats::State::kFailed;
-    s.state_detail = "model loading is not there yet";
-    return s;
-  }
-  ModelInfo model() const override { return {}; }
-  std::unique_ptr<OutputStream> output_stream(const OutputOptions&) const override {
-    return nullptr;
-  }
-  std::string token_text(TokenId) const override { return {}; }
+// Time of a verify row against that of a step, until it is measured at start: on a CPU a row's own
+// arithmetic is most of the step, unlike on a device that waits for its memory.
+constexpr RowCost kCpuRowCost{1.0, 0.6};
+
+struct OwnedModel {
+  std::unique_ptr<Collective> collective;  // outlives the model
+  std::unique_ptr<Model> model;
 };
+
+struct Sizes {
+  int64_t context = 0;
+  int64_t pool_blocks = 0;
+};
+
+Result<Sizes> sizes_of(const EngineOptions& options, const ModelConfig& config) {
+  Sizes sizes;
+  sizes.context = options.context > 0 ? options.context : config.max_positions;
+  if (sizes.context > config.max_positions)
+    return invalid_argument("engine.context is " + std::to_string(sizes.context) +
+                                ", but the model's maximum is " +
+                                std::to_string(config.max_positions),
+                            "engine.context");
+  sizes.pool_blocks = options.pool_tokens > 0 ? blocks_for(options.pool_tokens)
+                                              : options.slots * blocks_for(sizes.context);
+  if (sizes.pool_blocks > INT32_MAX)
+    return invalid_argument("cache.pool_tokens: the pool has too many blocks", "cache.pool_tokens");
+  return sizes;
+}
+
+// Values of all weights and Engram tables, from the headers.
+Result<int64_t> count_parameters(const EngineOptions& options) {
+  WeightSourceOptions source_options;
+  source_options.model_path = options.model_path;
+  source_options.engram_path = options.engram_path;
+  source_options.prepared_path = options.prepared_path;
+  source_options.engram_cache_rows = 1;
+  TF_ASSIGN_OR_RETURN(const auto source, WeightSource::open(source_options));
+  int64_t count = 0;
+  for (const WeightInfo& w : source->weights()) count += w.out * w.in;
+  const EngramConfig& engram = source->config().engram;
+  for (const int64_t rows : engram.table_rows) count += rows * engram.row_width;
+  return count;
+}
+
+PlannerOptions planner_options(const EngineOptions& options, const ModelConfig& config,
+                               const Sizes& sizes) {
+  PlannerOptions planner;
+  planner.slots = options.slots;
+  planner.prefill_rows = options.prefill_rows;
+  planner.pool_blocks = sizes.pool_blocks;
+  planner.decoder_span = options.exact_prefill ? config.cone_rows() : config.window;
+  if (config.dspark.stages > 0)
+    planner.draft_rows = std::min({options.draft_depth, config.dspark.block_size, kDraftRowsMax});
+  return planner;
+}
+
+Result<EngineParts> load_parts(const EngineOptions& options,
+                               const std::function<void(std::string)>& progress) {
+  if (options.device != "auto" && options.device != "cpu")
+    return unsupported("engine.device is \"" + options.device +
+                       "\": this build has only the CPU engine");
+  if (options.model_path.empty())
+    return invalid_argument("model.path is not set: a folder with config.json and tokenizer.json",
+                            "model.path");
+  progress("loading: configuration and tokenizer");
+  TF_ASSIGN_OR_RETURN(const ModelConfig config,
+                      load_model_config(options.model_path + "/config.json"));
+  TF_ASSIGN_OR_RETURN(const Sizes sizes, sizes_of(options, config));
+  EngineParts parts;
+  TF_ASSIGN_OR_RETURN(parts.text, load_text_codec(options.model_path, config.eos_token_id,
+                                                  options.allow_control_tokens));
+  if (parts.text->vocab_size() > config.vocab_size)
+    return data_loss(options.model_path + "/tokenizer.json has " +
+                     std::to_string(parts.text->vocab_size()) + " tokens, config.json only " +
+                     std::to_string(config.vocab_size));
+  progress("loading: weights");
+  TF_ASSIGN_OR_RETURN(parts.info.parameters, count_parameters(options));
+  auto owned = std::make_shared<OwnedModel>();
+  owned->collective = make_single_collective();
+  parts.loop.planner = planner_options(options, config, sizes);
+  ModelOptions model;
+  model.model_path = options.model_path;
+  model.engram_path = options.engram_path;
+  model.prepared_path = options.prepared_path;
+  model.slots = options.slots;
+  model.context = sizes.context;
+  model.pool_blocks = sizes.pool_blocks;
+  model.rows_max = options.prefill_rows + options.slots * (1 + parts.loop.planner.draft_rows);
+  model.threads = options.threads;
+  TF_ASSIGN_OR_RETURN(owned->model, Model::load(model, *owned->collective));
+  parts.runner = std::make_unique<StepExecutor>(*owned->model);
+  parts.depth_policy = make_expected_gain_policy(kCpuRowCost);
+  parts.loop.vocab = config.vocab_size;
+  parts.loop.queue_deadline_us = options.queue_deadline_us;
+  parts.capacity = {sizes.context, sizes.pool_blocks};
+  parts.info.fingerprint = owned->model->fingerprint();
+  parts.info.architecture = config.architecture;
+  parts.info.max_context = sizes.context;
+  parts.info.vocab_size = config.vocab_size;
+  parts.weight_bytes = owned->model->weight_bytes();
+  parts.cache_bytes = owned->model->cache_bytes();
+  parts.keep = std::move(owned);
+  return parts;
+}
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::create(EngineOptions, const Clock&, LogSink&) {
-  return std::unique_ptr<Engine>(std::make_unique<NoEngine>());
+Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options, const Clock& clock,
+                                               LogSink& log) {
+  return start_engine(std::move(options), clock, log, load_parts);
 }
 
 }  // namespace tensorfold
