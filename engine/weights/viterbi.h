@@ -51,6 +51,9 @@ class TileEncoder {
  public:
   explicit TileEncoder(std::shared_ptr<const ViterbiTables> tables);
 
+  // Steps that pass 1 looks to each side of the tile's first value.
+  static int look_steps(int half_bits);
+
   // target: 256 values in stream order (tile_position maps them to the tile), in codebook units,
   // finite. states: the ring found. Returns the squared error, summed over the tile.
   float encode(std::span<const float, kTileValues> target, std::span<uint16_t, kTileValues> states);
