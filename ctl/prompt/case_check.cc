@@ -210,10 +210,10 @@ class Checker {
     if (present(images) && *images != Json::array(encoded->images)) {
       return "the images are " + dump_json_python(Json::array(encoded->images));
     }
-    return token_ids(item, encoded->text);
+    return token_ids(item, *encoded);
   }
 
-  std::string token_ids(const Json& item, std::string_view text) {
+  std::string token_ids(const Json& item, const EncodedPrompt& prompt) {
     const Json* expected = item.find("expected_token_ids");
     if (!present(expected)) return "";
     if (tokenizer_ == nullptr) {
@@ -222,18 +222,34 @@ class Checker {
     }
     ++report_.token_ids_compared;
     // As the reference tokenizes: control text is a control token wherever it stands.
-    const std::vector<TokenId> found = tokenizer_->encode(text);
+    const std::vector<TokenId> found = tokenizer_->encode(prompt.text);
     Json::Array ids;
     for (const TokenId id : found) ids.push_back(Json::integer(id));
     if (!expected->is_array()) return "expected_token_ids is no list";
     const Json::Array& wanted = expected->as_array();
-    if (ids == wanted) return "";
+    if (ids == wanted) return served_ids(prompt, found);
     const auto [a, b] = std::mismatch(wanted.begin(), wanted.end(), ids.begin(), ids.end());
     const auto id_text = [](const Json::Array& list, Json::Array::const_iterator it) {
       return it == list.end() ? std::string("the end") : dump_json_compact(*it);
     };
     return "token " + std::to_string(a - wanted.begin()) + ": expected " + id_text(wanted, a) +
            ", found " + id_text(ids, b);
+  }
+
+  // Serving keeps control text in messages from becoming control tokens: that must change nothing
+  // where there is none.
+  std::string served_ids(const EncodedPrompt& prompt, const std::vector<TokenId>& reference) {
+    const std::vector<TokenId> served = tokenizer_->encode(prompt.text, prompt.plain);
+    if (tokenizer_->decode(served) != prompt.text) return "decoding the served ids fails";
+    if (served == reference) return "";
+    for (const TextSpan& span : prompt.plain) {
+      const std::string_view text =
+          std::string_view(prompt.text).substr(span.begin, span.end - span.begin);
+      for (const AddedToken& token : tokenizer_->added_tokens()) {
+        if (text.find(token.content) != std::string_view::npos) return "";
+      }
+    }
+    return "the ids that serving gives differ though no message holds control text";
   }
 
   std::string completion_case(const Json& item) {
