@@ -320,7 +320,9 @@ void read_lists(Reader& in, ModelConfig& c, LayerLists& lists) {
   }
   const size_t layers = static_cast<size_t>(c.layers);
   const size_t with_drafter = layers + static_cast<size_t>(c.dspark.stages);
-  if (lists.ratios.size() != layers && lists.ratios.size() != with_drafter) {
+  // A drafter that is switched off may have left its entries.
+  const bool drafter_off = c.dspark.stages == 0 && lists.ratios.size() > layers;
+  if (lists.ratios.size() != layers && lists.ratios.size() != with_drafter && !drafter_off) {
     in.fail("compress_ratios has " + std::to_string(lists.ratios.size()) + " entries for " +
             std::to_string(c.layers) + " layers and " + std::to_string(c.dspark.stages) +
             " drafter stages");

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/weights/engram_constants.h"
+
 namespace tensorfold {
 namespace {
 
@@ -44,6 +46,8 @@ Result<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& model_pa
   const std::string config_path = model_path + "/config.json";
   TF_ASSIGN_OR_RETURN(c->config_text_, read_text_file(config_path, kConfigBytesMax));
   TF_ASSIGN_OR_RETURN(c->config_, load_model_config(config_path));
+  const Status constants = engram_constants(c->config_.engram).status();
+  if (!constants.ok()) return constants.with_context(config_path);
   TF_ASSIGN_OR_RETURN(Safetensors files, Safetensors::open(model_path));
   c->files_ = std::make_unique<Safetensors>(std::move(files));
   if (!engram_path.empty() && engram_path != model_path) {

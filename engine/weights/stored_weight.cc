@@ -50,16 +50,20 @@ class Finder {
     }
     if (trellis == nullptr && values == nullptr) return lonely_parts();
     part_.data = trellis != nullptr ? trellis : values;
+    part_.kind = WeightKind::kExl3;
+    if (trellis != nullptr) TF_RETURN_IF_ERROR(check_kind());
     TF_RETURN_IF_ERROR(trellis != nullptr ? exl3() : plain_or_block());
-    if (!kind_allowed(spec_.weight_class, part_.kind)) {
-      return wrong(files_, *part_.data,
-                   "stored as " + std::string(weight_kind_name(part_.kind)) +
-                       ", which this weight cannot be");
-    }
+    TF_RETURN_IF_ERROR(check_kind());
     return std::optional<StoredPart>(part_);
   }
 
  private:
+  Status check_kind() const {
+    if (kind_allowed(spec_.weight_class, part_.kind)) return ok_status();
+    return wrong(
+        files_, *part_.data,
+        "stored as " + std::string(weight_kind_name(part_.kind)) + ", which this weight cannot be");
+  }
   const TensorInfo* get(std::string_view suffix) const {
     return files_.find(name_ + std::string(suffix));
   }

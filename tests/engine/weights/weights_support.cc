@@ -141,7 +141,7 @@ std::string small_config() {
  "kv_source_layer_ids": [1, 2], "index_source_layer_ids": [1, 2, 3], "index_n_heads": 2,
  "index_head_dim": 64, "index_topk": 16, "candidate_source_layer_id": 2,
  "candidate_topk_blocks": 4, "candidate_block_size": 8, "engram_layer_ids": [1],
- "engram_num_embeddings": [1236], "engram_max_ngram_size": 3, "engram_vocab_size": 300,
+ "engram_num_embeddings": [1248], "engram_max_ngram_size": 3, "engram_vocab_size": 300,
  "engram_n_heads": 2, "engram_head_dim": 64, "engram_pad_token_id": 2,
  "engram_compressed_vocab_size": 400, "num_nextn_predict_layers": 1, "dspark_block_size": 5,
  "dspark_noise_token_id": 499, "dspark_target_layer_ids": [2, 3], "dspark_markov_rank": 32,
