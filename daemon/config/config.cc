@@ -118,7 +118,10 @@ std::string set_value(const Key& key, std::vector<std::string>& target, const to
   std::vector<std::string> values;
   for (const toml::node& item : *list) {
     const auto value = item.value_exact<std::string>();
-    if (!value) return wrong_type(key, "a list of strings", item);
+    if (!value) {
+      return std::string(key.name) + "[" + std::to_string(values.size()) +
+             "] must be a string, not " + std::string(type_word(item));
+    }
     values.push_back(*value);
   }
   target = std::move(values);
