@@ -134,7 +134,7 @@ Result<Partition> partition(const ModelConfig& config, int rank, int world_size)
     p.draft_intermediate = p.intermediate;
   }
   p.vocab = vocab_range(config, rank, world_size);
-  if (p.vocab.size() <= 0) {
+  if (vocab_range(config, world_size - 1, world_size).size() <= 0) {
     return illegal(world_size, "a vocabulary of " + std::to_string(config.vocab_size) +
                                    " leaves a rank without rows");
   }
