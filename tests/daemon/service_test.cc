@@ -1,0 +1,196 @@
+// Keys, the control socket's file, the port's owner, and log lines.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "daemon/api/api_keys.h"
+#include "daemon/control/socket.h"
+#include "daemon/log/journal_log.h"
+#include "daemon/service/port_owner.h"
+
+using namespace tensorfold;
+
+namespace {
+
+// A folder that goes with the test.
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/tf-service-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::system(("rm -rf " + path).c_str()); }
+  std::string path;
+};
+
+void write_file(const std::string& path, const std::string& text, mode_t mode) {
+  std::ofstream(path) << text;
+  chmod(path.c_str(), mode);
+}
+
+http::Request with_header(const std::string& name, const std::string& value) {
+  http::Request request;
+  request.headers.push_back({name, value});
+  return request;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(keys_file) {
+  const auto keys = api::ApiKeys::parse(
+      "# people\n\nalice: sk-alice-secret\r\nsk-nameless-key\n  bob :  sk-bob-secret  \n", "k");
+  BOOST_REQUIRE_MESSAGE(keys.ok(), keys.status().message());
+  BOOST_TEST(keys->size() == 3);
+  const auto label = [&](const std::string& name, const std::string& value) {
+    return keys->label_of(with_header(name, value)).value_or("-");
+  };
+  BOOST_TEST(label("authorization", "Bearer sk-alice-secret") == "alice");
+  BOOST_TEST(label("authorization", "bearer sk-bob-secret") == "bob");
+  BOOST_TEST(label("x-api-key", "sk-nameless-key") == "file-2");
+  BOOST_TEST(label("authorization", "Bearer sk-alice-secre") == "-");
+  BOOST_TEST(label("authorization", "Bearer ") == "-");
+  BOOST_TEST(label("authorization", "Basic sk-alice-secret") == "-");
+  BOOST_TEST(label("cookie", "sk-alice-secret") == "-");
+  struct Case {
+    const char* text;
+    const char* message;
+  };
+  for (const Case& c : {Case{"", "k holds no key"}, Case{"# x\n", "k holds no key"},
+                        Case{"ok-key-123\nshort\n", "k:2: a key is"},
+                        Case{"bad label: sk-something\n", "k:1: a label is"},
+                        Case{"a: has space in\n", "k:1: a key is"}}) {
+    const auto bad = api::ApiKeys::parse(c.text, "k");
+    BOOST_REQUIRE(!bad.ok());
+    BOOST_TEST(bad.status().message().rfind(c.message, 0) == 0, bad.status().message());
+  }
+  std::string many;
+  for (size_t i = 0; i < api::kApiKeysMax; ++i) many += "sk-number-" + std::to_string(i) + "\n";
+  BOOST_TEST(api::ApiKeys::parse(many, "k").ok());
+  BOOST_TEST(!api::ApiKeys::parse(many + "sk-one-more\n", "k").ok());
+}
+
+BOOST_AUTO_TEST_CASE(keys_file_must_be_private) {
+  const Folder folder;
+  const std::string path = folder.path + "/keys";
+  write_file(path, "sk-some-secret\n", 0600);
+  BOOST_TEST(api::ApiKeys::load(path).ok());
+  for (const mode_t mode : {0640, 0604, 0620, 0666}) {
+    chmod(path.c_str(), mode);
+    const auto keys = api::ApiKeys::load(path);
+    BOOST_REQUIRE(!keys.ok());
+    BOOST_TEST(keys.status().message().find("chmod 0600") != std::string::npos);
+    BOOST_TEST(keys.status().message().find("sk-") == std::string::npos);
+  }
+  BOOST_TEST(!api::ApiKeys::load(folder.path).ok());
+  BOOST_TEST(!api::ApiKeys::load(folder.path + "/none").ok());
+}
+
+BOOST_AUTO_TEST_CASE(control_socket_file) {
+  const Folder folder;
+  const std::string path = folder.path + "/run/control.sock";
+  {
+    auto socket = control::ControlSocket::bind(path);
+    BOOST_REQUIRE_MESSAGE(socket.ok(), socket.status().message());
+    struct stat info {};
+    BOOST_REQUIRE(stat(path.c_str(), &info) == 0);
+    BOOST_TEST((info.st_mode & 0777) == 0660);
+    // Bound and not yet listening counts as stale only for connect(); listen to be "answering".
+    const int fd = socket->release_fd();
+    BOOST_REQUIRE(listen(fd, 4) == 0);
+    const auto second = control::ControlSocket::bind(path);
+    BOOST_REQUIRE(!second.ok());
+    BOOST_TEST(second.status().reason() == "in_use");
+    close(fd);
+  }
+  BOOST_TEST(access(path.c_str(), F_OK) != 0);
+  // A file that a killed process left behind is taken over.
+  const int dead = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  BOOST_REQUIRE(bind(dead, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  close(dead);
+  BOOST_TEST(control::ControlSocket::bind(path).ok());
+  write_file(path, "text", 0600);
+  const auto file = control::ControlSocket::bind(path);
+  BOOST_REQUIRE(!file.ok());
+  BOOST_TEST(file.status().message().find("not a socket") != std::string::npos);
+  BOOST_TEST(!control::ControlSocket::bind("relative.sock").ok());
+  BOOST_TEST(!control::ControlSocket::bind("/tmp/" + std::string(200, 'x')).ok());
+}
+
+BOOST_AUTO_TEST_CASE(port_owner_is_found) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  BOOST_REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  BOOST_REQUIRE(listen(fd, 1) == 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  const int port = ntohs(address.sin_port);
+  const auto owner = service::find_port_owner(port);
+  BOOST_REQUIRE(owner.has_value());
+  BOOST_TEST(owner->pid == getpid());
+  BOOST_TEST(service::describe_port(port).find("pid " + std::to_string(getpid())) !=
+             std::string::npos);
+  close(fd);
+  BOOST_TEST(!service::find_port_owner(port).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(port_owner_from_a_recorded_tree) {
+  const Folder folder;
+  std::system(("mkdir -p " + folder.path + "/proc/net " + folder.path + "/proc/812/fd").c_str());
+  write_file(folder.path + "/proc/net/tcp",
+             "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  "
+             "timeout inode\n"
+             "   0: 0100007F:22B8 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0"
+             "        0 111 1 0 20 4 30 10 -1\n"
+             "   1: 00000000:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0"
+             "        0 222 1 0 100 0 0 10 0\n",
+             0644);
+  BOOST_TEST(service::describe_port(0x22B8, folder.path) ==
+             "taken by another process (run as root to see which)");
+  write_file(folder.path + "/proc/812/comm", "nginx\n", 0644);
+  BOOST_REQUIRE(symlink("socket:[222]", (folder.path + "/proc/812/fd/6").c_str()) == 0);
+  BOOST_TEST(service::describe_port(0x22B8, folder.path) == "taken by nginx (pid 812)");
+  BOOST_TEST(service::describe_port(0x22B9, folder.path) == "taken");
+}
+
+BOOST_AUTO_TEST_CASE(log_lines) {
+  using log::Form;
+  using log::JournalLog;
+  BOOST_TEST(JournalLog::line(Form::kPrefixed, LogLevel::kWarning, "a\nb") == "<4>a b\n");
+  BOOST_TEST(JournalLog::line(Form::kPlain, LogLevel::kInfo, "x") == "x\n");
+  BOOST_TEST(JournalLog::line(Form::kPlain, LogLevel::kError, "x") == "error: x\n");
+  const std::string longest(log::kLogLineBytesMax, 'x');
+  BOOST_TEST(JournalLog::line(Form::kPlain, LogLevel::kInfo, longest) == longest + "\n");
+  BOOST_TEST(JournalLog::line(Form::kPlain, LogLevel::kInfo, longest + "y") == longest + "...\n");
+  int fds[2];
+  BOOST_REQUIRE(pipe(fds) == 0);
+  BOOST_TEST((log::detect_form(fds[1], nullptr) == Form::kPrefixed));
+  struct stat info {};
+  fstat(fds[1], &info);
+  const std::string stream = std::to_string(info.st_dev) + ":" + std::to_string(info.st_ino);
+  BOOST_TEST((log::detect_form(fds[1], stream.c_str()) == Form::kJournal));
+  BOOST_TEST((log::detect_form(fds[1], "1:2") == Form::kPrefixed));
+  JournalLog sink(Form::kPrefixed, fds[1]);
+  sink.set_level(LogLevel::kWarning);
+  sink.info("not shown");
+  sink.error("shown");
+  char buffer[64];
+  const ssize_t n = read(fds[0], buffer, sizeof buffer);
+  BOOST_TEST(std::string(buffer, static_cast<size_t>(n)) == "<3>shown\n");
+  close(fds[0]);
+  close(fds[1]);
+  for (const char* name : {"error", "warning", "notice", "info", "debug"}) {
+    BOOST_TEST(static_cast<int>(log::level_of(name)) >= 3);
+  }
+  BOOST_TEST((log::level_of("notice") == LogLevel::kNotice));
+}
