@@ -38,6 +38,25 @@ std::string shown(element value) {
   return utf8_lossy(text);
 }
 
+// A regex with its escapes \r and \n as the characters they mean.
+std::string line_ends_raw(std::string_view regex) {
+  std::string out;
+  for (size_t i = 0; i < regex.size(); ++i) {
+    if (regex[i] != '\\' || i + 1 == regex.size()) {
+      out += regex[i];
+      continue;
+    }
+    const char next = regex[++i];
+    if (next == 'r' || next == 'n') {
+      out += next == 'r' ? '\r' : '\n';
+    } else {
+      out += '\\';
+      out += next;
+    }
+  }
+  return out;
+}
+
 // Byte-level BPE spells bytes as printable characters: most of Latin-1 as itself, the others from
 // U+0100 on in byte order.
 class ByteAlphabet {
@@ -229,6 +248,16 @@ class FileReader {
     return true;
   }
 
+  // A pattern may hold line ends as characters or as the escapes \r and \n: one regex.
+  bool need_pattern(object from, const std::string& path, std::string_view wanted) {
+    element value;
+    if (!need(from, path, "Regex", &value)) return false;
+    std::string_view text;
+    if (value.get(text) == simdjson::SUCCESS && line_ends_raw(text) == wanted) return true;
+    return refuse(join(path, "Regex"),
+                  "'" + std::string(wanted) + "' expected, found " + shown(value));
+  }
+
   bool check_split(element value, const std::string& path, std::string_view pattern) {
     object fields, inner;
     element holder;
@@ -237,7 +266,7 @@ class FileReader {
            need_text(fields, path, "behavior", "Isolated") &&
            need_bool(fields, path, "invert", false) && need(fields, path, "pattern", &holder) &&
            open(holder, path + ".pattern", {"Regex"}, &inner) &&
-           need_text(inner, path + ".pattern", "Regex", pattern);
+           need_pattern(inner, path + ".pattern", pattern);
   }
 
   bool check_byte_level_split(element value, const std::string& path) {
