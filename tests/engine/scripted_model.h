@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <boost/test/unit_test.hpp>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/check.h"
 #include "engine/model/model.h"
 
 namespace tensorfold::scripted {
@@ -62,7 +62,7 @@ class ScriptedModel final : public Model {
                  StepLogits& logits, ForwardProbe*) override {
     if (++forwards_ == script_.fail_at_forward) return unavailable("the scripted device is gone");
     for (const CacheCommand& c : plan.commands) TF_RETURN_IF_ERROR(command(c));
-    BOOST_REQUIRE(device_tokens.size() == plan.slices.size());
+    TF_CHECK_EQ(device_tokens.size(), plan.slices.size());
     for (size_t i = 0; i < plan.slices.size(); ++i) {
       const Slice& s = plan.slices[i];
       const bool given = s.source == TokenSource::kGiven;
@@ -87,7 +87,7 @@ class ScriptedModel final : public Model {
                ForwardProbe*) override {
     for (const DraftRequest& r : requests) {
       const Slot& s = slots_.at(r.slot);
-      BOOST_REQUIRE(r.position + 1 == s.length());
+      TF_CHECK_EQ(r.position + 1, s.length());
       uint64_t h = mix(s.hashes.back(), static_cast<uint64_t>(r.token));
       DraftResult d;
       d.slot = r.slot;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/test/unit_test.hpp>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
