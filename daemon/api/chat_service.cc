@@ -118,16 +118,22 @@ void ChatService::on_wake() {
 }
 
 bool ChatService::drain(Active& reply) {
-  std::string ignored;
   while (auto event = reply.sink->pop()) {
     switch (event->kind) {
       case ReplyEvent::Kind::kAccepted:
         on_accepted(reply, event->values[0], event->values[1]);
         break;
-      case ReplyEvent::Kind::kTokens:
-        on_tokens(reply, *event);
+      case ReplyEvent::Kind::kTokens: {
+        const bool long_event = event->extra != nullptr && !event->extra->ids.empty();
+        on_tokens(reply,
+                  long_event ? std::span<const TokenId>(event->extra->ids)
+                             : std::span<const TokenId>(event->values.data(), event->count),
+                  event->extra ? std::span<const TokenLogprob>(event->extra->logprobs)
+                               : std::span<const TokenLogprob>());
         break;
+      }
       case ReplyEvent::Kind::kFinished:
+        if (!event->extra->ids.empty()) on_tokens(reply, event->extra->ids, event->extra->logprobs);
         on_finished(reply, *event->extra);
         reply.exchange->on_gone(nullptr);  // it holds a pointer to what ends now
         return true;
@@ -158,15 +164,15 @@ void ChatService::on_accepted(Active& reply, int, int) {
   reply.last_write_us = clock_.monotonic_us();
 }
 
-void ChatService::on_tokens(Active& reply, const ReplyEvent& event) {
+void ChatService::on_tokens(Active& reply, std::span<const TokenId> ids,
+                            std::span<const TokenLogprob> logprobs_of_ids) {
   if (reply.gone || reply.forced) return;
   const int64_t now_us = clock_.monotonic_us();
   if (reply.first_token_us == 0) reply.first_token_us = now_us;
-  const OutputDelta delta =
-      reply.output->feed(std::span<const TokenId>(event.values.data(), event.count));
+  const OutputDelta delta = reply.output->feed(ids);
   std::string logprobs;
-  if (reply.info.logprobs && event.extra != nullptr) {
-    append_logprobs(logprobs, event.extra->logprobs,
+  if (reply.info.logprobs) {
+    append_logprobs(logprobs, logprobs_of_ids,
                     [this](TokenId id) { return engine_.token_text(id); });
   }
   if (!reply.stream) {

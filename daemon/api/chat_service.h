@@ -60,7 +60,8 @@ class ChatService {
   void start(std::shared_ptr<http::Exchange> exchange, std::string label, Result<ChatCall> parsed);
   bool drain(Active& reply);  // true when it is over
   void on_accepted(Active& reply, int prompt_tokens, int cached_tokens);
-  void on_tokens(Active& reply, const ReplyEvent& event);
+  void on_tokens(Active& reply, std::span<const TokenId> ids,
+                 std::span<const TokenLogprob> logprobs);
   void on_finished(Active& reply, const ReplyEvent::Extra& end);
   void succeed(Active& reply, FinishReason reason, const ReplyStats& stats);
   void fail(Active& reply, const Status& status);

@@ -26,29 +26,67 @@ void ReplySink::on_progress(int prompt_tokens_done, int prompt_tokens_total) {
 }
 
 void ReplySink::on_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs) {
+  const bool with_logprobs = logprobs.size() == ids.size();
+  if (!push_held()) {
+    if (held_ids_.size() + ids.size() > kHeldTokensMax) {
+      overflowed_.store(true, std::memory_order_release);
+    } else {
+      held_ids_.insert(held_ids_.end(), ids.begin(), ids.end());
+      held_logprobs_.insert(held_logprobs_.end(), logprobs.begin(), logprobs.end());
+    }
+    port_.wake();
+    return;
+  }
   for (size_t at = 0; at < ids.size(); at += kIdsPerEvent) {
     const size_t count = std::min(kIdsPerEvent, ids.size() - at);
-    ReplyEvent event;
-    event.kind = ReplyEvent::Kind::kTokens;
-    event.count = static_cast<unsigned char>(count);
-    std::copy_n(ids.begin() + static_cast<std::ptrdiff_t>(at), count, event.values.begin());
-    if (logprobs.size() == ids.size()) {
-      event.extra = std::make_unique<ReplyEvent::Extra>();
-      const auto part = logprobs.subspan(at, count);
-      event.extra->logprobs.assign(part.begin(), part.end());
-    }
-    if (!ring_.try_push(std::move(event), kSpareForFinish)) {
-      overflowed_.store(true, std::memory_order_release);
-      break;
-    }
+    push_tokens(ids.subspan(at, count),
+                with_logprobs ? logprobs.subspan(at, count) : std::span<const TokenLogprob>());
   }
   port_.wake();
+}
+
+// At most kIdsPerEvent tokens, into the ring or, when it is full, after those that wait already.
+void ReplySink::push_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs) {
+  if (held_ids_.empty()) {
+    ReplyEvent event;
+    event.kind = ReplyEvent::Kind::kTokens;
+    event.count = static_cast<unsigned char>(ids.size());
+    std::copy(ids.begin(), ids.end(), event.values.begin());
+    if (!logprobs.empty()) {
+      event.extra = std::make_unique<ReplyEvent::Extra>();
+      event.extra->logprobs.assign(logprobs.begin(), logprobs.end());
+    }
+    if (ring_.try_push(std::move(event), kSpareForFinish)) return;
+  }
+  held_ids_.insert(held_ids_.end(), ids.begin(), ids.end());
+  held_logprobs_.insert(held_logprobs_.end(), logprobs.begin(), logprobs.end());
+}
+
+// True when nothing waits (any more).
+bool ReplySink::push_held() {
+  if (held_ids_.empty()) return true;
+  ReplyEvent event;
+  event.kind = ReplyEvent::Kind::kTokens;
+  event.extra = std::make_unique<ReplyEvent::Extra>();
+  event.extra->ids = std::move(held_ids_);
+  event.extra->logprobs = std::move(held_logprobs_);
+  const bool pushed = ring_.try_push(std::move(event), kSpareForFinish);
+  if (!pushed) {  // a push that fails has not taken the event
+    held_ids_ = std::move(event.extra->ids);
+    held_logprobs_ = std::move(event.extra->logprobs);
+    return false;
+  }
+  held_ids_.clear();
+  held_logprobs_.clear();
+  return true;
 }
 
 void ReplySink::on_finished(const Status& status, FinishReason reason, const ReplyStats& stats) {
   ReplyEvent event;
   event.kind = ReplyEvent::Kind::kFinished;
   event.extra = std::make_unique<ReplyEvent::Extra>();
+  event.extra->ids = std::move(held_ids_);
+  event.extra->logprobs = std::move(held_logprobs_);
   event.extra->status = status;
   event.extra->reason = reason;
   event.extra->stats = stats;

@@ -1,8 +1,8 @@
 // RequestSink of one reply: what the engine says goes into a ring and wakes the loop.
 //
-// Engine side: never blocks. If the loop falls so far behind that the ring is full, tokens cannot
-// be kept: `overflowed` is set and the loop ends this reply (and only this one) with an error.
-// on_finished always finds room.
+// Engine side: never blocks. If the loop falls so far behind that the ring is full, tokens are kept
+// on the engine's side and go into one larger event as soon as there is room; a reply's end takes
+// along what is left. Past kHeldTokensMax the reply (and only it) ends with an error.
 #pragma once
 
 #include <array>
@@ -19,11 +19,13 @@
 namespace tensorfold::api {
 
 inline constexpr size_t kReplyEventItemsMax = 2048;  // events of one reply that wait for the loop
-inline constexpr size_t kIdsPerEvent = 8;            // tokens of one event
+inline constexpr size_t kIdsPerEvent = 8;            // tokens in an event itself
+inline constexpr size_t kHeldTokensMax = 1 << 20;    // of one reply, kept while the ring is full
 
 struct ReplyEvent {
   enum class Kind : unsigned char { kNone, kAccepted, kProgress, kTokens, kFinished };
   struct Extra {
+    std::vector<TokenId> ids;  // of kTokens and kFinished: tokens that waited, before the event's
     std::vector<TokenLogprob> logprobs;
     Status status;
     FinishReason reason = FinishReason::kStop;
@@ -50,8 +52,14 @@ class ReplySink final : public RequestSink {
   bool overflowed() const { return overflowed_.load(std::memory_order_acquire); }
 
  private:
+  void push_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs);
+  bool push_held();
+
   LoopPort& port_;
   EventRing<ReplyEvent> ring_;
+  // The producer's: what found no room yet.
+  std::vector<TokenId> held_ids_;
+  std::vector<TokenLogprob> held_logprobs_;
   std::atomic<bool> overflowed_{false};
 };
 

@@ -79,24 +79,57 @@ BOOST_AUTO_TEST_CASE(sink_splits_tokens_and_keeps_the_end) {
   BOOST_TEST(got == ids, boost::test_tools::per_element());
 }
 
-BOOST_AUTO_TEST_CASE(sink_overflows_into_an_error_not_a_block) {
+BOOST_AUTO_TEST_CASE(a_full_ring_keeps_tokens_and_their_order) {
   CountingPort port;
   ReplySink sink(port);
-  const TokenId id = 7;
-  for (size_t i = 0; i < kReplyEventItemsMax - 1; ++i) sink.on_tokens({&id, 1}, {});
+  std::vector<TokenId> sent, got;
+  const auto send = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      const TokenId id = static_cast<TokenId>(sent.size());
+      const TokenLogprob logprob{id, -1.0f, {}};
+      sink.on_tokens({&id, 1}, {&logprob, 1});
+      sent.push_back(id);
+    }
+  };
+  size_t logprobs = 0;
+  const auto take = [&](const ReplyEvent& event) {
+    if (event.extra) {
+      got.insert(got.end(), event.extra->ids.begin(), event.extra->ids.end());
+      logprobs += event.extra->logprobs.size();
+    }
+    got.insert(got.end(), event.values.begin(), event.values.begin() + event.count);
+  };
+  send(static_cast<int>(kReplyEventItemsMax) + 500);  // the last ones find no room
+  sink.on_progress(1, 2);                             // dropped: tokens go first
+  for (int i = 0; i < 10; ++i) take(*sink.pop());
+  send(300);
   BOOST_TEST(!sink.overflowed());
-  sink.on_progress(1, 2);  // dropped: tokens go first
-  sink.on_tokens({&id, 1}, {});
+  sink.on_finished(ok_status(), FinishReason::kStop, ReplyStats());
+  bool finished = false;
+  while (auto event = sink.pop()) {
+    BOOST_TEST(!finished);
+    take(*event);
+    finished = event->kind == ReplyEvent::Kind::kFinished;
+  }
+  BOOST_TEST(finished);
+  BOOST_TEST((got == sent));
+  BOOST_TEST(logprobs == sent.size());
+}
+
+BOOST_AUTO_TEST_CASE(one_token_past_what_is_held_is_an_error) {
+  CountingPort port;
+  ReplySink sink(port);
+  const std::vector<TokenId> step(1024, 7);
+  const size_t ring_tokens = (kReplyEventItemsMax - 1) * kIdsPerEvent;
+  size_t sent = 0;
+  while (sent + step.size() <= ring_tokens + kHeldTokensMax) {
+    sink.on_tokens(step, {});
+    sent += step.size();
+  }
+  BOOST_TEST(!sink.overflowed());
+  sink.on_tokens(step, {});
   BOOST_TEST(sink.overflowed());
   sink.on_finished(ok_status(), FinishReason::kStop, ReplyStats());
-  std::optional<ReplyEvent> last;
-  size_t count = 0;
-  while (auto event = sink.pop()) {
-    last = std::move(event);
-    ++count;
-  }
-  BOOST_TEST(count == kReplyEventItemsMax);
-  BOOST_TEST((last->kind == ReplyEvent::Kind::kFinished));
 }
 
 BOOST_AUTO_TEST_CASE(sink_between_threads) {
@@ -105,11 +138,7 @@ BOOST_AUTO_TEST_CASE(sink_between_threads) {
   constexpr int kTokens = 50'000;
   std::thread engine([&] {
     sink.on_accepted(1, 1, 0);
-    for (int i = 0; i < kTokens && !sink.overflowed(); ++i) {
-      const TokenId id = i;
-      sink.on_tokens({&id, 1}, {});
-      if (i % 512 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    for (TokenId id = 0; id < kTokens; ++id) sink.on_tokens({&id, 1}, {});
     sink.on_finished(ok_status(), FinishReason::kStop, ReplyStats());
   });
   int next = 0;
@@ -117,13 +146,15 @@ BOOST_AUTO_TEST_CASE(sink_between_threads) {
   while (!finished) {
     while (auto event = sink.pop()) {
       if (event->kind == ReplyEvent::Kind::kFinished) finished = true;
-      if (event->kind == ReplyEvent::Kind::kTokens) {
-        if (event->values[0] == next) ++next;
+      const auto check = [&](TokenId id) { next += id == next ? 1 : 0; };
+      if (event->extra) {
+        for (const TokenId id : event->extra->ids) check(id);
       }
+      for (int i = 0; i < event->count; ++i) check(event->values[static_cast<size_t>(i)]);
     }
     std::this_thread::yield();
   }
   engine.join();
-  BOOST_TEST((sink.overflowed() || next == kTokens));
+  BOOST_TEST(next == kTokens);
   BOOST_TEST(port.wakes.load() > 0);
 }
