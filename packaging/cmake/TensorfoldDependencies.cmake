@@ -43,4 +43,5 @@ endif()
 
 if(TF_TESTS)
   find_package(Boost 1.74 REQUIRED COMPONENTS unit_test_framework)
+  tf_pkg(PCRE2 libpcre2-8 libpcre2-dev)
 endif()
