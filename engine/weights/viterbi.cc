@@ -14,9 +14,9 @@ namespace {
 constexpr int kStateBits = 16;
 constexpr size_t kAlignmentBytes = 64;
 
-// Steps that pass 1 looks to each side of the first value of the tile, by half_bits: where twice as
-// many gain less than 1% of the error. The memory of the
-// code is 16 bits; these are at least four times that.
+// Steps that pass 1 looks to each side of the tile's first value, by half_bits. The memory of the
+// code is 16 bits; these are several times that, where twice as many gain less than 1% of the
+// error.
 constexpr int kLookSteps[kHalfBitsMax + 1] = {0,  0,  128, 128, 96, 96, 96, 80, 64,
                                               64, 64, 48,  48,  40, 32, 32, 32};
 
