@@ -16,6 +16,7 @@ constexpr std::string_view kMagic = "TFIMAGE\n";
 constexpr size_t kLayoutBytes = 16;
 constexpr size_t kHexBytes = 2 * Sha256::kDigestBytes;
 constexpr int64_t kDimensionMax = int64_t{1} << 40;
+constexpr int64_t kPartDimensionMax = int64_t{1} << 30;  // so that byte counts fit int64
 
 class Writer {
  public:
@@ -95,10 +96,10 @@ void put_part(Writer& w, const ImagePart& p) {
 ImagePart get_part(Reader& r) {
   ImagePart p;
   p.kind = static_cast<WeightKind>(r.small(0, kWeightKinds - 1));
-  p.out = r.number(0, kDimensionMax);
-  p.in = r.number(0, kDimensionMax);
-  p.padded_out = r.number(0, kDimensionMax);
-  p.padded_in = r.number(0, kDimensionMax);
+  p.out = r.number(0, kPartDimensionMax);
+  p.in = r.number(0, kPartDimensionMax);
+  p.padded_out = r.number(0, kPartDimensionMax);
+  p.padded_in = r.number(0, kPartDimensionMax);
   p.scale_rows = r.small(0, kScaleBlock);
   p.half_bits = r.small(0, exl3::kHalfBitsMax);
   p.codebook = static_cast<exl3::Codebook>(r.small(0, 2));
