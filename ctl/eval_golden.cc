@@ -90,8 +90,17 @@ Status read_drafts(const TensorFile& file, const std::string& name, SequenceSpec
   if (pos != nullptr && (!pos->is_integer() || pos->count() != in_id->count())) {
     return bad_tensor(file, *pos, "does not go with " + in_id->shape_text());
   }
+  const StoredTensor* ids = file.find(name + ".draft.ids");
+  if (ids != nullptr &&
+      (!ids->is_integer() || ids->shape.size() != 2 || ids->dim(0) != in_id->count())) {
+    return bad_tensor(file, *ids, "does not go with " + in_id->shape_text());
+  }
   for (size_t i = 0; i < fed.size(); ++i) {
     DraftPoint point;
+    for (int64_t k = 0; ids != nullptr && k < ids->dim(1); ++k) {
+      point.chain.push_back(
+          static_cast<int32_t>(ids->i64(static_cast<int64_t>(i) * ids->dim(1) + k)));
+    }
     point.position = pos != nullptr ? pos->i64(static_cast<int64_t>(i)) : n + kUsualDraftOffsets[i];
     point.token = fed[i];
     const int64_t least = spec.drafts.empty() ? n - 1 : spec.drafts.back().position + 1;

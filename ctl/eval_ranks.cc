@@ -68,11 +68,13 @@ Status EvalRanks::forward(const StepPlan& plan, StepLogits& logits,
   return ok_status();
 }
 
-Status EvalRanks::draft(const DraftRequest& request, DraftResult& result, ForwardProbe* probe0) {
+Status EvalRanks::draft(const DraftRequest& request, DraftResult& result,
+                        std::span<ForwardProbe* const> probes) {
   std::vector<std::vector<DraftResult>> all(models_.size());
   TF_RETURN_IF_ERROR(on_all([&](int rank) {
     const size_t r = static_cast<size_t>(rank);
-    return models_[r]->draft(std::span(&request, 1), all[r], r == 0 ? probe0 : nullptr);
+    ForwardProbe* probe = r < probes.size() ? probes[r] : nullptr;
+    return models_[r]->draft(std::span(&request, 1), all[r], probe);
   }));
   if (all[0].empty()) return unsupported("the model has no drafter, but the file holds drafts");
   for (size_t r = 1; r < all.size(); ++r) {

@@ -29,7 +29,8 @@ class EvalRanks {
   // probes: none, one (rank 0's) or one per rank.
   Status forward(const StepPlan& plan, StepLogits& logits,
                  std::span<ForwardProbe* const> probes = {});
-  Status draft(const DraftRequest& request, DraftResult& result, ForwardProbe* probe0);
+  Status draft(const DraftRequest& request, DraftResult& result,
+               std::span<ForwardProbe* const> probes = {});
   Status accept(SlotId slot, int64_t length);
 
  private:

@@ -8,6 +8,7 @@
 #include <functional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/model/probe.h"
@@ -35,6 +36,24 @@ class EvalRecorder : public ForwardProbe {
   int64_t keep_from_ = 0;
   std::unordered_map<uint64_t, std::vector<float>> f32_;
   std::unordered_map<uint64_t, std::vector<int32_t>> i32_;
+};
+
+// Gives the drafter's chain the recorded tokens of the rows from `first` on, so that every drafted
+// row stands on the recorded ones before it.
+class DraftProbe : public EvalRecorder {
+ public:
+  DraftProbe(int64_t first, std::vector<int32_t> tokens)
+      : first_(first), tokens_(std::move(tokens)) {}
+
+  int32_t chain_token(ProbeRow row, int32_t chosen) override {
+    const int64_t i = row.position - first_;
+    const bool known = i >= 0 && i < static_cast<int64_t>(tokens_.size());
+    return known ? tokens_[static_cast<size_t>(i)] : chosen;
+  }
+
+ private:
+  int64_t first_;
+  std::vector<int32_t> tokens_;
 };
 
 // Feeds every layer with given inputs, on any rank; records too on the rank whose records are read.

@@ -15,6 +15,7 @@ class Runner {
   }
 
   Status open();
+  Status check_chains() const;
   Status prefill();
   Status read_entries();
   Status steps();
@@ -41,7 +42,22 @@ class Runner {
   SequenceRun run_;
 };
 
+// The model checks the ids of plans and requests; a chain goes straight to the drafter.
+Status Runner::check_chains() const {
+  for (const DraftPoint& point : spec_.drafts) {
+    for (const int32_t id : point.chain) {
+      if (id < 0 || id >= ranks_.config().vocab_size) {
+        return invalid_argument("the draft at position " + std::to_string(point.position) +
+                                " has the token id " + std::to_string(id) +
+                                ", which is not in the vocabulary");
+      }
+    }
+  }
+  return ok_status();
+}
+
 Status Runner::open() {
+  TF_RETURN_IF_ERROR(check_chains());
   if (spec_.fill) {
     run_.rows = std::make_unique<TeacherProbe>(spec_.fill, true);
   } else {
@@ -137,14 +153,20 @@ Status Runner::read_entries() {
 Status Runner::draft_at(int64_t position) {
   for (const DraftPoint& point : spec_.drafts) {
     if (point.position != position) continue;
-    run_.draft_rows.push_back(std::make_unique<EvalRecorder>());
+    run_.draft_rows.push_back(std::make_unique<DraftProbe>(position + 1, point.chain));
+    std::vector<std::unique_ptr<ForwardProbe>> others;
+    std::vector<ForwardProbe*> probes = {run_.draft_rows.back().get()};
+    for (int rank = 1; rank < ranks_.world_size(); ++rank) {
+      others.push_back(std::make_unique<DraftProbe>(position + 1, point.chain));
+      probes.push_back(others.back().get());
+    }
     DraftRequest request;
     request.slot = kSlot;
     request.position = position;
     request.token = point.token;
     request.rows = std::min(ranks_.config().dspark.block_size, kDraftRowsMax);
     DraftResult result;
-    TF_RETURN_IF_ERROR(ranks_.draft(request, result, run_.draft_rows.back().get()));
+    TF_RETURN_IF_ERROR(ranks_.draft(request, result, probes));
     run_.drafts.push_back(std::move(result));
   }
   return ok_status();

@@ -19,8 +19,9 @@ namespace tensorfold::ctl {
 inline constexpr int64_t kEvalPromptTokensMax = int64_t{1} << 20;
 
 struct DraftPoint {
-  int64_t position = 0;  // p: of the last target hidden; the drafted rows sit at p+1..
-  int32_t token = 0;     // fed at p+1
+  int64_t position = 0;        // p: of the last target hidden; the drafted rows sit at p+1..
+  int32_t token = 0;           // fed at p+1
+  std::vector<int32_t> chain;  // recorded drafts: what the Markov chain goes on with
 };
 
 struct SequenceSpec {

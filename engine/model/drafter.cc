@@ -210,6 +210,7 @@ Status ForwardModel::markov_chain(std::span<const DraftRequest> requests,
       }
       if (probe_ == nullptr) continue;
       const ProbeRow at = probe_row(draft_rows_, i * block + step);
+      prev[r] = probe_->chain_token(at, id);
       probe_->on_f32(Quantity::kDraftLogits, 0, at, std::span(row, static_cast<size_t>(vocab)));
       probe_->on_i32(Quantity::kDraftId, 0, at, std::span(&id, 1));
       probe_->on_f32(Quantity::kDraftConfidence, 0, at, std::span(&confidence[r], 1));

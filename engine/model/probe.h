@@ -49,6 +49,12 @@ class ForwardProbe {
                            std::span<float> pre) {
     (void)layer, (void)row, (void)streams, (void)pre;
   }
+  // Teacher forcing of the drafter's Markov chain: the token that the chain goes on with after it
+  // chose `chosen` in the drafted row. Must be the same on every rank.
+  virtual int32_t chain_token(ProbeRow row, int32_t chosen) {
+    (void)row;
+    return chosen;
+  }
   virtual void on_f32(Quantity q, int layer, ProbeRow row, std::span<const float> values) {
     (void)q, (void)layer, (void)row, (void)values;
   }
