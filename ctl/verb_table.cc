@@ -91,6 +91,8 @@ constexpr Verb kVerbs[] = {
      run_model_dequantize},
     {"model", "quantize", "IN OUT", "write a model folder as an EXL3 pack", kModelQuantizeOptions,
      true, run_model_quantize},
+    {"model", "eval", "", "compare a model with recorded results", kModelEvalOptions, true,
+     run_model_eval},
     {"prompt", "encode", "[FILE]", "a chat request's body to the model's prompt",
      kPromptEncodeOptions, true, run_prompt_encode},
     {"prompt", "decode", "[FILE]", "token ids to text", kPromptDecodeOptions, true,
