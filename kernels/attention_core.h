@@ -1,8 +1,8 @@
 // attention_core: RoPE of the queries, softmax over window rows and selected entries with a sink
 // per head, inverse RoPE of the result.
 //
-// Keys (= values) of a row, in slots walked in blocks of 64: window rows oldest first from slot 0,
-// then its selected entries ascending from slot `entry_slot`. Per head (reference/model.md 2.4
+// Keys (= values) of a row, in slots walked in blocks of 64: window rows oldest first, then its
+// selected entries ascending, without gaps. Per head (reference/model.md 2.4
 // steps 6, 7; golden/README.md section 3): s = q . k * D^-0.5; running maximum m starting at
 // -1e30; P = exp(s - m); the denominator adds fp32 P, the numerator adds bf16(P) * v; both are
 // rescaled when m grows; last the denominator gets exp(sink - m). o = bf16(numerator /
@@ -23,7 +23,6 @@ struct AttentionCoreParams {
   int head_dim = 0;                    // D
   int rope_dim = 0;
   int window = 0;
-  int entry_slot = 0;                // slot of the first selected entry: the window
   const uint16_t* q = nullptr;       // bf16 [rows, heads, D], not rotated
   const float* rope = nullptr;       // [rows, rope_dim / 2, 2]; nullptr: no rotation
   const float* sink = nullptr;       // [heads]

@@ -173,7 +173,6 @@ void ForwardModel::attend(const LayerPlan& plan, const AttentionWeights& w, RowS
   p.head_dim = config_.head_dim;
   p.rope_dim = config_.rope_dim;
   p.window = config_.window;
-  p.entry_slot = config_.window;
   p.q = b_.q;
   p.rope = rope_of(plan);
   p.sink = w.sink;

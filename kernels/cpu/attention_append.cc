@@ -14,7 +14,7 @@ namespace tensorfold {
 
 int64_t attention_append_workspace_bytes(int rows, int head_dim, int index_dim) {
   const int64_t n = rows;
-  return 2 * cpu::Arena::padded(n * head_dim * 4) + cpu::Arena::padded(n * index_dim * 4) +
+  return 3 * cpu::Arena::padded(n * head_dim * 4) + cpu::Arena::padded(n * index_dim * 4) +
          cpu::Arena::padded(n * 4);
 }
 
@@ -120,12 +120,17 @@ void append_entries(const AttentionAppendParams& p, CpuStream& cpu) {
       if ((p.slice[s].first_position + i + 1) % ratio == 0)
         entry_row[entries++] = p.slice[s].first_row + i;
   float* latent = arena.take<float>(int64_t{entries} * d);
-  float* input = arena.take<float>(int64_t{entries} * d);
+  double* input = arena.take<double>(int64_t{entries} * d);
   float* key = arena.take<float>(int64_t{entries} * di);
   // Latents first: pairs may need ring rows that keep_pair_inputs overwrites.
   cpu.parallel_for(entries, int64_t{entries} * d * 40, [&](int64_t e, int) {
     entry_latent(p, entry_row[e], latent + e * d);
-    quantise_input(latent + e * d, d, p.index_wk->quantise_input, input + e * d);
+    float* values = narrow_half(input + e * d, d);
+    if (p.index_wk->quantise_input)
+      fake_quantise_fp8(latent + e * d, d, values);
+    else
+      std::copy_n(latent + e * d, d, values);
+    widen_half(input + e * d, d);
   });
   if (ratio == 2) keep_pair_inputs(p, cpu);
   DenseJob job;

@@ -17,7 +17,7 @@ constexpr int kBlock = kAttentionBlock;
 int64_t lane_bytes(int heads, int d) {
   using cpu::Arena;
   const int64_t n = heads;
-  return 2 * Arena::padded(n * d * 4) + Arena::padded(int64_t{kBlock} * d * 4) +
+  return 3 * Arena::padded(n * d * 4) + Arena::padded(int64_t{kBlock} * d * 8) +
          2 * Arena::padded(n * 4);
 }
 }  // namespace
@@ -32,81 +32,84 @@ using simd::F16;
 
 // Running state of one (row, heads) task.
 struct CoreLane {
-  float* q;     // [heads, D] rotated
-  float* acc;   // [heads, D] numerator
-  float* keys;  // [kBlock, D] of the current block, zero where there is none
-  float* m;     // [heads] running maximum
-  float* l;     // [heads] denominator
+  double* q;     // [heads, D] rotated
+  float* acc;    // [heads, D] numerator
+  double* keys;  // [kBlock, D] of the current block, zero where there is none
+  float* m;      // [heads] running maximum
+  float* l;      // [heads] denominator
 };
 
-// Lane sums of 16 vectors t[0..15], each in sum_lanes' order, as one vector.
-TF_INLINE F16 sum_lanes_of_16(const float (*t)[16]) {
-  float s[16][16];
-  for (int i = 0; i < 16; ++i)
-    for (int k = 0; k < 16; ++k) s[k][i] = t[i][k];
-  F16 v[16];
-  for (int k = 0; k < 16; ++k) v[k] = simd::load(s[k]);
-  for (int width = 8; width > 0; width /= 2)
+typedef double D8 __attribute__((vector_size(64)));
+typedef double D8u __attribute__((vector_size(64), aligned(8), may_alias));
+TF_INLINE D8 load8(const double* p) { return *reinterpret_cast<const D8u*>(p); }
+
+// Lane sums of 8 vectors (halves are added until one is left).
+TF_INLINE void sum_lanes_of_8(const double (*t)[8], float scale, float* out) {
+  D8 v[8];
+  for (int k = 0; k < 8; ++k)
+    v[k] = D8{t[0][k], t[1][k], t[2][k], t[3][k], t[4][k], t[5][k], t[6][k], t[7][k]};
+  for (int width = 4; width > 0; width /= 2)
     for (int k = 0; k < width; ++k) v[k] += v[k + width];
-  return v[0];
+  for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(v[0][i]) * scale;
 }
 
-// Products of one query with 16 keys of the block, scaled.
-TF_INLINE F16 score_16(const float* q, const float* keys, int d, float scale) {
-  float partial[16][16];
-  for (int k = 0; k < 16; k += 4) {
-    const float* k0 = keys + int64_t{k} * d;
-    F16 a0{}, a1{}, a2{}, a3{};
-    for (int i = 0; i < d; i += 16) {
-      const F16 qv = simd::load(q + i);
-      a0 += qv * simd::load(k0 + i);
-      a1 += qv * simd::load(k0 + d + i);
-      a2 += qv * simd::load(k0 + 2 * d + i);
-      a3 += qv * simd::load(k0 + 3 * d + i);
-    }
-    simd::store(partial[k], a0);
-    simd::store(partial[k + 1], a1);
-    simd::store(partial[k + 2], a2);
-    simd::store(partial[k + 3], a3);
+// Products of one query with 8 keys of the block, rounded to fp32, then scaled.
+TF_INLINE void score_8(const double* q, const double* keys, int d, float scale, float* out) {
+  D8 acc[8] = {};
+  for (int i = 0; i < d; i += 8) {
+    const D8 qv = load8(q + i);
+    for (int k = 0; k < 8; ++k) acc[k] += qv * load8(keys + int64_t{k} * d + i);
   }
-  return sum_lanes_of_16(partial) * scale;
+  double partial[8][8];
+  for (int k = 0; k < 8; ++k) *reinterpret_cast<D8u*>(partial[k]) = acc[k];
+  sum_lanes_of_8(partial, scale, out);
 }
 
-// acc = acc * alpha + sum_k p[k] * keys[k], k ascending.
-TF_INLINE void accumulate(const float* p, const float* keys, int d, float alpha, float* acc) {
+// acc = acc * alpha + sum_k p[k] * keys[k], the sum in fp64, k ascending, rounded to fp32.
+TF_INLINE void accumulate(const double* p, const double* keys, int d, float alpha, float* acc) {
   for (int i = 0; i < d; i += 32) {
-    F16 a0{}, a1{};
-    for (int k = 0; k < kBlock; ++k) {
-      a0 += simd::load(keys + int64_t{k} * d + i) * p[k];
-      a1 += simd::load(keys + int64_t{k} * d + i + 16) * p[k];
-    }
-    simd::store(acc + i, simd::load(acc + i) * alpha + a0);
-    simd::store(acc + i + 16, simd::load(acc + i + 16) * alpha + a1);
+    D8 sum[4] = {};
+    for (int k = 0; k < kBlock; ++k)
+      for (int j = 0; j < 4; ++j) sum[j] += load8(keys + int64_t{k} * d + i + j * 8) * p[k];
+    for (int j = 0; j < 32; ++j)
+      acc[i + j] = acc[i + j] * alpha + static_cast<float>(sum[j / 8][j % 8]);
   }
+}
+
+// Sum of a block's P in fp32: 32 running sums, those 8 apart ascending, then the 8 ascending.
+TF_INLINE float sum_block(const float* p) {
+  float sum = 0;
+  for (int i = 0; i < 8; ++i) {
+    const float column = ((p[i] + p[32 + i]) + (p[8 + i] + p[40 + i]) + (p[16 + i] + p[48 + i])) +
+                         (p[24 + i] + p[56 + i]);
+    sum = i == 0 ? column : sum + column;
+  }
+  return sum;
 }
 
 // One block of keys for every head of the task; `present`: 0 or -infinity by slot.
 TF_CLONES void core_block(const CoreLane& lane, int heads, int d, float scale,
                           const float* present) {
   for (int h = 0; h < heads; ++h) {
-    F16 s[kBlock / 16];
+    float s[kBlock];
+    for (int k = 0; k < kBlock; k += 8)
+      score_8(lane.q + int64_t{h} * d, lane.keys + int64_t{k} * d, d, scale, s + k);
     F16 largest = simd::splat(-INFINITY);
-    for (int g = 0; g < kBlock / 16; ++g) {
-      s[g] = score_16(lane.q + int64_t{h} * d, lane.keys + int64_t{g} * 16 * d, d, scale) +
-             simd::load(present + g * 16);
-      largest = simd::max(largest, s[g]);
+    for (int g = 0; g < kBlock; g += 16) {
+      simd::store(s + g, simd::load(s + g) + simd::load(present + g));
+      largest = simd::max(largest, simd::load(s + g));
     }
     const float block_max = simd::max_lanes(largest);
     const float m = block_max > lane.m[h] ? block_max : lane.m[h];
     const float alpha = simd::exp(lane.m[h] - m);
-    F16 sum{};
-    float p[kBlock];
-    for (int g = 0; g < kBlock / 16; ++g) {
-      const F16 e = simd::exp(s[g] - m);
-      sum += e;
-      simd::store(p + g * 16, simd::round_to_bf16(e));
+    double p[kBlock];
+    for (int g = 0; g < kBlock; g += 16) {
+      const F16 e = simd::exp(simd::load(s + g) - m);
+      simd::store(s + g, e);
+      const F16 rounded = simd::round_to_bf16(e);
+      for (int i = 0; i < 16; ++i) p[g + i] = static_cast<double>(rounded[i]);
     }
-    lane.l[h] = lane.l[h] * alpha + simd::sum_lanes(sum);
+    lane.l[h] = lane.l[h] * alpha + sum_block(s);
     lane.m[h] = m;
     accumulate(p, lane.keys, d, alpha, lane.acc + int64_t{h} * d);
   }
@@ -116,24 +119,26 @@ namespace {
 
 // Fills the block that begins at slot `first` with the row's keys. Returns how many there are.
 int gather_block(const AttentionCoreParams& p, int64_t r, const AttentionSlice& s, int first,
-                 int window_slots, int64_t window_staged, int entries, float* keys,
+                 int window_slots, int64_t window_staged, int entries, double* keys,
                  float* present) {
   const int d = p.head_dim;
   int found = 0;
   for (int i = 0; i < kBlock; ++i) {
     const int slot = first + i;
-    float* key = keys + int64_t{i} * d;
+    double* row = keys + int64_t{i} * d;
+    float* key = narrow_half(row, d);
     int64_t staged = -1, entry = -1;
     if (slot < window_slots)
       staged = p.window_list != nullptr ? p.window_list[r * p.window + slot] : window_staged + slot;
-    else if (slot >= p.entry_slot && slot - p.entry_slot < entries)
-      entry = p.selected[r * p.topk + (slot - p.entry_slot)];
+    else if (slot - window_slots < entries)
+      entry = p.selected[r * p.topk + (slot - window_slots)];
     if (staged >= 0)
       widen_bf16(p.staged + staged * d, d, key);
     else if (entry >= 0)
       unpack_main_entry(p.pool.main(s.block_table, entry, main_entry_bytes(d)), d, key);
     else
       std::fill(key, key + d, 0.0f);
+    widen_half(row, d);
     present[i] = staged >= 0 || entry >= 0 ? 0.0f : -INFINITY;
     found += staged >= 0 || entry >= 0 ? 1 : 0;
   }
@@ -155,15 +160,16 @@ void core_row(const AttentionCoreParams& p, int64_t r, int head0, int heads, con
   }
   const int entries = p.selected != nullptr ? p.selected_count[r] : 0;
   for (int h = 0; h < heads; ++h) {
-    float* q = lane.q + int64_t{h} * d;
+    float* q = narrow_half(lane.q + int64_t{h} * d, d);
     widen_bf16(p.q + (r * p.heads + head0 + h) * d, d, q);
     if (p.rope != nullptr) rotate(q, d, p.rope_dim, p.rope + r * p.rope_dim, false);
+    widen_half(lane.q + int64_t{h} * d, d);
     lane.m[h] = -1e30f;
     lane.l[h] = 0;
   }
   std::fill(lane.acc, lane.acc + int64_t{heads} * d, 0.0f);
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
-  const int slots = entries > 0 ? p.entry_slot + entries : window_slots;
+  const int slots = window_slots + entries;
   float present[kBlock];
   for (int first = 0; first < slots; first += kBlock)
     if (gather_block(p, r, s, first, window_slots, window_staged, entries, lane.keys, present) > 0)
@@ -193,9 +199,9 @@ void attention_core(const AttentionCoreParams& p, Stream& stream) {
                   lane_bytes(p.heads, p.head_dim)};
     Arena arena(own);
     CoreLane lane;
-    lane.q = arena.take<float>(int64_t{p.heads} * p.head_dim);
+    lane.q = arena.take<double>(int64_t{p.heads} * p.head_dim);
     lane.acc = arena.take<float>(int64_t{p.heads} * p.head_dim);
-    lane.keys = arena.take<float>(int64_t{kBlock} * p.head_dim);
+    lane.keys = arena.take<double>(int64_t{kBlock} * p.head_dim);
     lane.m = arena.take<float>(p.heads);
     lane.l = arena.take<float>(p.heads);
     core_row(p, task / parts, head0, head1 - head0, lane);

@@ -12,42 +12,53 @@ namespace {
 
 using simd::F16;
 
+typedef double D8 __attribute__((vector_size(64)));
+typedef float F8 __attribute__((vector_size(32)));
+typedef float F8u __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t U8 __attribute__((vector_size(32)));
+typedef uint16_t H8u __attribute__((vector_size(16), aligned(2), may_alias));
+
+// Half a panel's outputs at one k, as fp64.
 struct Bf16Panel {
   using Element = uint16_t;
-  TF_INLINE F16 load(const uint16_t* p) { return simd::load_bf16(p); }
+  TF_INLINE D8 load(const uint16_t* p) {
+    const U8 wide = __builtin_convertvector(*reinterpret_cast<const H8u*>(p), U8) << 16;
+    return __builtin_convertvector(reinterpret_cast<F8>(wide), D8);
+  }
 };
 struct F32Panel {
   using Element = float;
-  TF_INLINE F16 load(const float* p) { return simd::load(p); }
+  TF_INLINE D8 load(const float* p) {
+    return __builtin_convertvector(*reinterpret_cast<const F8u*>(p), D8);
+  }
 };
 
-// R rows times P panels; acc holds the finished sums.
+// R rows times P panels.
 template <typename Panel, int R, int P>
 inline __attribute__((always_inline)) void multiply(const typename Panel::Element* w,
-                                                    int64_t panel_stride, int in, const float* x,
-                                                    int64_t x_stride, F16 (&total)[R][P]) {
+                                                    int64_t panel_stride, int in, const double* x,
+                                                    int64_t x_stride, D8 (&sum)[R][2 * P]) {
   for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) total[r][p] = F16{};
-  for (int k0 = 0; k0 < in; k0 += kDenseRun) {
-    const int k1 = k0 + kDenseRun < in ? k0 + kDenseRun : in;
-    F16 acc[R][P];
-    for (int r = 0; r < R; ++r)
-      for (int p = 0; p < P; ++p) acc[r][p] = F16{};
-    for (int k = k0; k < k1; ++k) {
-      F16 v[P];
-      for (int p = 0; p < P; ++p)
-        v[p] = Panel::load(w + p * panel_stride + int64_t{k} * kPanelOutputs);
-      for (int r = 0; r < R; ++r) {
-        const float xv = x[r * x_stride + k];
-        for (int p = 0; p < P; ++p) acc[r][p] += v[p] * xv;
-      }
+    for (int p = 0; p < 2 * P; ++p) sum[r][p] = D8{};
+  for (int k = 0; k < in; ++k) {
+    D8 v[2 * P];
+    for (int p = 0; p < P; ++p) {
+      const auto* at = w + p * panel_stride + int64_t{k} * kPanelOutputs;
+      v[2 * p] = Panel::load(at);
+      v[2 * p + 1] = Panel::load(at + 8);
     }
-    for (int r = 0; r < R; ++r)
-      for (int p = 0; p < P; ++p) total[r][p] += acc[r][p];
+    for (int r = 0; r < R; ++r) {
+      const double xv = x[r * x_stride + k];
+      for (int p = 0; p < 2 * P; ++p) sum[r][p] += v[p] * xv;
+    }
   }
 }
 
-TF_INLINE void put(const DenseBlock& b, int row, int panel, F16 v) {
+TF_INLINE void put(const DenseBlock& b, int row, int panel, D8 low, D8 high) {
+  float values[kPanelOutputs];
+  *reinterpret_cast<F8u*>(values) = __builtin_convertvector(low, F8);
+  *reinterpret_cast<F8u*>(values + 8) = __builtin_convertvector(high, F8);
+  const F16 v = simd::load(values);
   const int64_t column = int64_t{panel} * kPanelOutputs;
   const int64_t at = row * b.y_stride + column;
   const auto width = static_cast<int>(std::min<int64_t>(kPanelOutputs, b.w->out - column));
@@ -71,21 +82,20 @@ inline __attribute__((always_inline)) void tile(const DenseBlock& b, int row, in
   const int in = b.w->in;
   const int64_t panel_stride = int64_t{in} * kPanelOutputs;
   const auto* w = static_cast<const typename Panel::Element*>(b.w->data) + panel * panel_stride;
-  F16 total[R][P];
-  multiply<Panel, R, P>(w, panel_stride, in, b.x + row * b.x_stride, b.x_stride, total);
+  D8 sum[R][2 * P];
+  multiply<Panel, R, P>(w, panel_stride, in, b.x + row * b.x_stride, b.x_stride, sum);
   for (int r = 0; r < R; ++r)
-    for (int p = 0; p < P; ++p) put(b, row + r, panel + p, total[r][p]);
+    for (int p = 0; p < P; ++p) put(b, row + r, panel + p, sum[r][2 * p], sum[r][2 * p + 1]);
 }
 
 template <typename Panel>
 inline __attribute__((always_inline)) void block_of(const DenseBlock& b) {
   const int end = b.panel + b.panels;
   int row = 0;
-  for (; row + 4 <= b.rows; row += 4) {
-    int panel = b.panel;
-    for (; panel + 2 <= end; panel += 2) tile<Panel, 4, 2>(b, row, panel);
-    for (; panel < end; ++panel) tile<Panel, 4, 1>(b, row, panel);
-  }
+  for (; row + 8 <= b.rows; row += 8)
+    for (int panel = b.panel; panel < end; ++panel) tile<Panel, 8, 1>(b, row, panel);
+  for (; row + 4 <= b.rows; row += 4)
+    for (int panel = b.panel; panel < end; ++panel) tile<Panel, 4, 1>(b, row, panel);
   for (; row < b.rows; ++row) {
     int panel = b.panel;
     for (; panel + 4 <= end; panel += 4) tile<Panel, 1, 4>(b, row, panel);

@@ -1,8 +1,9 @@
 // The matrix product under every CPU operation.
 //
-// y[r][n] = sum_k w[n][k] x[r][k], fp32. Order for one output, whatever the blocking: products are
-// added k ascending within runs of kDenseRun, the runs' sums are added ascending. 16 outputs of a
-// panel run in the lanes of a vector.
+// y[r][n] = sum_k w[n][k] x[r][k], rounded once to fp32 or bf16. Products and the sum are fp64, k
+// ascending, whatever the blocking: products of bf16 and fp32 values are exact, so a result hardly
+// ever differs from the rounded exact sum, and one order serves every row count. 16 outputs of a
+// panel run in the lanes of vectors.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,6 @@
 
 namespace tensorfold::cpu {
 
-inline constexpr int kDenseRun = 64;        // products per partial sum
 inline constexpr int kDenseTaskPanels = 8;  // panels per task
 inline constexpr int kDenseTaskRows = 64;   // rows per task
 
@@ -24,7 +24,7 @@ struct DenseBlock {
   int panel = 0;
   int panels = 0;
   int rows = 0;
-  const float* x = nullptr;
+  const double* x = nullptr;  // fp32 values
   int64_t x_stride = 0;
   void* y = nullptr;  // row 0, column 0
   int64_t y_stride = 0;
@@ -35,7 +35,7 @@ void dense_block(const DenseBlock& block);
 // A whole product, split into tasks over the stream.
 struct DenseJob {
   const WeightView* w = nullptr;
-  const float* x = nullptr;
+  const double* x = nullptr;  // fp32 values
   int64_t x_stride = 0;
   int rows = 0;
   void* y = nullptr;

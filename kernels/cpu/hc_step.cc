@@ -17,7 +17,7 @@ constexpr int kHcRowsAtOnce = 256;  // rows whose widened streams are held at a 
 
 int64_t hc_step_workspace_bytes(int rows, int hidden, int hc) {
   const int64_t n = std::min(rows, kHcRowsAtOnce);
-  return cpu::Arena::padded(n * hc * hidden * 4) + cpu::Arena::padded(n * hidden * 4) +
+  return cpu::Arena::padded(n * hc * hidden * 8) + cpu::Arena::padded(n * hidden * 4) +
          cpu::Arena::padded(n * 4);
 }
 
@@ -86,11 +86,13 @@ namespace {
 void coefficients(const HcStepParams& p, int64_t first, int rows, Arena arena, CpuStream& cpu) {
   const int64_t width = int64_t{p.hc} * p.hidden;
   const int outs = (2 + p.hc) * p.hc;
-  float* v = arena.take<float>(rows * width);
+  double* v = arena.take<double>(rows * width);
   float* inverse_rms = arena.take<float>(rows);
   cpu.parallel_for(rows, rows * width * 3, [&](int64_t r, int) {
-    widen_bf16(p.streams + (first + r) * width, width, v + r * width);
-    inverse_rms[r] = 1.0f / std::sqrt(mean_square(v + r * width, width) + p.norm_eps);
+    float* values = narrow_half(v + r * width, width);
+    widen_bf16(p.streams + (first + r) * width, width, values);
+    inverse_rms[r] = 1.0f / std::sqrt(mean_square(values, width) + p.norm_eps);
+    widen_half(v + r * width, width);
   });
   DenseJob job;
   job.w = p.fn;

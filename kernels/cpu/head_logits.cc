@@ -7,7 +7,7 @@
 namespace tensorfold {
 
 int64_t head_logits_workspace_bytes(int rows, int hidden) {
-  return cpu::Arena::padded(int64_t{rows} * hidden * 4);
+  return cpu::Arena::padded(int64_t{rows} * hidden * 8);
 }
 
 namespace cpu {
@@ -16,13 +16,14 @@ void head_logits(const HeadLogitsParams& p, Stream& stream) {
   CpuStream& cpu = cpu_stream(stream);
   const int64_t h = p.hidden;
   Arena arena(p.workspace);
-  float* x = arena.take<float>(p.rows * h);
+  double* x = arena.take<double>(p.rows * h);
   cpu.parallel_for(p.rows, p.rows * h * (p.hc + 4) * 2, [&](int64_t i, int) {
     const int64_t r = p.row_index != nullptr ? p.row_index[i] : i;
-    float* row = x + i * h;
+    float* row = narrow_half(x + i * h, h);
     collapse(p.streams + r * p.hc * h, p.pre + r * p.hc, p.hc, h, row);
     if (p.collapsed != nullptr) narrow_bf16(row, h, p.collapsed + i * h);
     rms_norm(row, p.norm_weight, p.hidden, p.norm_eps, row);
+    widen_half(x + i * h, h);
   });
   DenseJob job;
   job.w = p.head;

@@ -1,6 +1,8 @@
 // One link of the drafter's Markov chain (kernels/markov_step.h).
 #include "kernels/markov_step.h"
 
+#include <algorithm>
+
 #include "engine/base/check.h"
 #include "kernels/cpu/dense.h"
 #include "kernels/cpu/row_ops.h"
@@ -8,8 +10,8 @@
 namespace tensorfold {
 
 int64_t markov_step_workspace_bytes(int rows, int rank, int hidden) {
-  return cpu::Arena::padded(int64_t{rows} * rank * 4) +
-         cpu::Arena::padded(int64_t{rows} * (hidden + rank) * 4);
+  return cpu::Arena::padded(int64_t{rows} * rank * 8) +
+         cpu::Arena::padded(int64_t{rows} * (hidden + rank) * 8);
 }
 
 int32_t argmax_f32(const float* values, int64_t n) {
@@ -28,13 +30,15 @@ void markov_step(const MarkovStepParams& p, Stream& stream) {
   const auto* table = static_cast<const uint16_t*>(p.embed->data);
   const int64_t wide = int64_t{p.hidden} + p.rank;
   Arena arena(p.workspace);
-  float* e = arena.take<float>(int64_t{p.rows} * p.rank);
-  float* xe = arena.take<float>(p.rows * wide);
+  double* e = arena.take<double>(int64_t{p.rows} * p.rank);
+  double* xe = arena.take<double>(p.rows * wide);
   for (int64_t r = 0; r < p.rows; ++r) {
     const uint16_t* row = table + int64_t{p.prev[r]} * p.rank;
-    widen_bf16(row, p.rank, e + r * p.rank);
-    widen_bf16(p.x + r * p.x_stride, p.hidden, xe + r * wide);
-    widen_bf16(row, p.rank, xe + r * wide + p.hidden);
+    float* values = narrow_half(xe + r * wide, wide);
+    widen_bf16(p.x + r * p.x_stride, p.hidden, values);
+    widen_bf16(row, p.rank, values + p.hidden);
+    widen_half(xe + r * wide, wide);
+    std::copy_n(xe + r * wide + p.hidden, p.rank, e + r * p.rank);
   }
   DenseJob jobs[2];
   jobs[0].w = p.head;

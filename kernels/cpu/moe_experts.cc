@@ -28,7 +28,7 @@ int64_t pairs_max(int rows, int topk) {
 int64_t moe_experts_workspace_bytes(int rows, int hidden, int intermediate, int experts, int topk) {
   using cpu::Arena;
   const int64_t n = pairs_max(rows, topk);
-  return 2 * Arena::padded(n * hidden * 4) + 3 * Arena::padded(n * intermediate * 4) +
+  return 3 * Arena::padded(n * hidden * 4) + 4 * Arena::padded(n * intermediate * 4) +
          2 * Arena::padded(n * 4) + Arena::padded(int64_t{experts + 2} * 4) +
          Arena::padded((2 * int64_t{experts} + 2) * static_cast<int64_t>(sizeof(cpu::DenseJob)));
 }
@@ -67,11 +67,11 @@ struct Group {
   int32_t* begin;     // [experts + 2] first pair of each expert
   int32_t* pair_row;  // [pairs] row within the group
   int32_t* place;     // [rows][topk + 1] pair of the row's i-th pick; the shared one last; -1: none
-  float* x;           // [pairs, H]
+  double* x;          // [pairs, H]
   float* y;           // [pairs, H]
   float* g;           // [pairs, I]
   float* u;           // [pairs, I]
-  float* z;           // [pairs, I]
+  double* z;          // [pairs, I]
   DenseJob* jobs;
 };
 
@@ -112,9 +112,11 @@ void gate_and_up(const MoeExpertsParams& p, Group& g, CpuStream& cpu) {
   const int64_t h = p.hidden;
   cpu.parallel_for(g.pairs, g.pairs * h * 10, [&](int64_t i, int) {
     const int e = static_cast<int>(std::upper_bound(g.begin, g.begin + p.experts + 2, i) - g.begin);
-    float* x = g.x + i * h;
-    widen_bf16(p.x + (g.first_row + g.pair_row[i]) * h, h, x);
-    if (weights_of(p, e - 1)->w1.quantise_input) quantise_input(x, p.hidden, true, x);
+    double* x = g.x + i * h;
+    float* values = narrow_half(x, h);
+    widen_bf16(p.x + (g.first_row + g.pair_row[i]) * h, h, values);
+    if (weights_of(p, e - 1)->w1.quantise_input) fake_quantise_fp8(values, p.hidden, values);
+    widen_half(x, h);
   });
   int jobs = 0;
   for (int e = 0; e <= p.experts; ++e) {
@@ -142,7 +144,12 @@ void down(const MoeExpertsParams& p, Group& g, CpuStream& cpu) {
         static_cast<int>(std::upper_bound(g.begin, g.begin + p.experts + 2, i) - g.begin) - 1;
     const float weight = pair_weight(p, g.first_row + g.pair_row[i], e);
     swiglu_row(g.g + i * n, g.u + i * n, weight, p.swiglu_limit, p.intermediate);
-    quantise_input(g.g + i * n, p.intermediate, weights_of(p, e)->w2.quantise_input, g.z + i * n);
+    float* z = narrow_half(g.z + i * n, n);
+    if (weights_of(p, e)->w2.quantise_input)
+      fake_quantise_fp8(g.g + i * n, p.intermediate, z);
+    else
+      std::copy_n(g.g + i * n, n, z);
+    widen_half(g.z + i * n, n);
   });
   int jobs = 0;
   for (int e = 0; e <= p.experts; ++e) {
@@ -183,11 +190,11 @@ void moe_experts(const MoeExpertsParams& p, Stream& stream) {
     g.begin = arena.take<int32_t>(p.experts + 2);
     g.pair_row = arena.take<int32_t>(n);
     g.place = arena.take<int32_t>(n);
-    g.x = arena.take<float>(n * p.hidden);
+    g.x = arena.take<double>(n * p.hidden);
     g.y = arena.take<float>(n * p.hidden);
     g.g = arena.take<float>(n * p.intermediate);
     g.u = arena.take<float>(n * p.intermediate);
-    g.z = arena.take<float>(n * p.intermediate);
+    g.z = arena.take<double>(n * p.intermediate);
     g.jobs = arena.take<DenseJob>(2 * int64_t{p.experts} + 2);
     sort_pairs(p, g);
     gate_and_up(p, g, cpu);

@@ -40,8 +40,12 @@ void moe_route(const MoeRouteParams& p, Stream& stream) {
   CpuStream& cpu = cpu_stream(stream);
   TF_CHECK_LE(p.topk, p.experts);
   Arena arena(p.workspace);
-  float* x = arena.take<float>(int64_t{p.rows} * p.hidden);
-  widen_bf16(p.x, int64_t{p.rows} * p.hidden, x);
+  double* x = arena.take<double>(int64_t{p.rows} * p.hidden);
+  cpu.parallel_for(p.rows, int64_t{p.rows} * p.hidden * 2, [&](int64_t r, int) {
+    double* row = x + r * p.hidden;
+    widen_bf16(p.x + r * p.hidden, p.hidden, narrow_half(row, p.hidden));
+    widen_half(row, p.hidden);
+  });
   DenseJob job;
   job.w = p.gate;
   job.x = x;

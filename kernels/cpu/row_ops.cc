@@ -2,7 +2,6 @@
 #include "kernels/cpu/row_ops.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "kernels/cpu/simd.h"
 #include "kernels/formats.h"
@@ -23,13 +22,43 @@ TF_CLONES void narrow_bf16(const float* x, int64_t n, uint16_t* y) {
   for (; i < n; ++i) y[i] = f32_to_bf16(x[i]);
 }
 
+// One level's 32 sums: four vectors of 8.
+struct Sums {
+  F16 low, high;
+};
+
 TF_CLONES float mean_square(const float* x, int64_t n) {
-  F16 acc{};
-  for (int64_t i = 0; i < n; i += 16) {
-    const F16 v = simd::load(x + i);
-    acc += v * v;
+  constexpr int kLevels = 4, kRun = 16;
+  Sums level[kLevels] = {};
+  const int64_t steps = n / 32;
+  for (int64_t i = 0; i < steps; ++i) {
+    const F16 a = simd::load(x + i * 32), b = simd::load(x + i * 32 + 16);
+    level[0].low += a * a;
+    level[0].high += b * b;
+    int64_t done = i + 1;
+    for (int k = 1; k < kLevels && done % kRun == 0; ++k, done /= kRun) {
+      level[k].low += level[k - 1].low;
+      level[k].high += level[k - 1].high;
+      level[k - 1] = Sums{};
+    }
   }
-  return simd::sum_lanes(acc) / static_cast<float>(n);
+  for (int k = 1; k < kLevels; ++k) {
+    level[0].low += level[k].low;
+    level[0].high += level[k].high;
+  }
+  if (n % 32 != 0) {  // a last half step
+    const F16 a = simd::load(x + steps * 32);
+    level[0].low += a * a;
+  }
+  float t[32];
+  simd::store(t, level[0].low);
+  simd::store(t + 16, level[0].high);
+  float sum = 0;
+  for (int i = 0; i < 8; ++i) {
+    const float column = ((t[i] + t[8 + i]) + t[16 + i]) + t[24 + i];
+    sum = i == 0 ? column : sum + column;
+  }
+  return sum / static_cast<float>(n);
 }
 
 TF_CLONES void rms_norm(const float* x, const float* w, int n, float eps, float* y) {
@@ -56,11 +85,13 @@ TF_CLONES void collapse(const uint16_t* x, const float* weight, int streams, int
   }
 }
 
-void quantise_input(const float* x, int n, bool quantise, float* y) {
-  if (quantise)
-    fake_quantise_fp8(x, n, y);
-  else if (x != y)
-    std::memcpy(y, x, static_cast<size_t>(n) * sizeof(float));
+TF_CLONES void widen_half(double* row, int64_t n) {
+  const float* x = narrow_half(row, n);
+  for (int64_t i = 0; i < n; i += 16) {
+    float values[16];  // read before the doubles reach them
+    simd::store(values, simd::load(x + i));
+    for (int k = 0; k < 16; ++k) row[i + k] = static_cast<double>(values[k]);
+  }
 }
 
 }  // namespace tensorfold::cpu

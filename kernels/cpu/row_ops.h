@@ -14,7 +14,9 @@ inline constexpr int kRowWidthMax = 1024;  // values of a row that is kept on a 
 void widen_bf16(const uint16_t* x, int64_t n, float* y);
 void narrow_bf16(const float* x, int64_t n, uint16_t* y);
 
-// Sum of squares / n: 16 lanes, added by halves.
+// Sum of squares / n in fp32. Order: 32 running sums (element i goes to i mod 32) in runs of 16,
+// the runs added in a cascade of levels; sums 8 apart are added ascending, then the 8 left
+// ascending.
 float mean_square(const float* x, int64_t n);
 
 // y = bf16(w * (x * rsqrt(mean(x^2) + eps))), as fp32. y may be x.
@@ -27,8 +29,10 @@ void rotate(float* x, int n, int rope_dim, const float* table, bool inverse);
 // y = bf16(sum_c weight[c] * x[c]) over `streams` bf16 rows of n values, as fp32.
 void collapse(const uint16_t* x, const float* weight, int streams, int64_t n, float* y);
 
-// The input of a weight: y = x, or x fake-quantised to e4m3 when the weight asks for it.
-void quantise_input(const float* x, int n, bool quantise, float* y);
+// A row of fp64 in the making: its fp32 values lie in the upper half of its memory.
+inline float* narrow_half(double* row, int64_t n) { return reinterpret_cast<float*>(row) + n; }
+// Widens them in place.
+void widen_half(double* row, int64_t n);
 
 // Bump allocation inside a workspace; running out is a fault of the size function.
 class Arena {

@@ -78,26 +78,31 @@ TF_INLINE float max_lanes(F16 v) {
   return t[0];
 }
 
-// e^x. Relative error below 2e-7; underflows to 0 and overflows to infinity; NaN stays NaN.
+typedef double D16 __attribute__((vector_size(128)));
+typedef int64_t L16 __attribute__((vector_size(128)));
+
+// e^x, rounded from fp64: right to the last bit but for ties that fp64 can't tell. Overflows to
+// infinity, underflows to 0 through subnormals; NaN stays NaN.
 TF_INLINE F16 exp(F16 x) {
   x = x < -150.0f ? splat(-150.0f) : x;
   x = x > 130.0f ? splat(130.0f) : x;
-  const F16 magic = splat(12582912.0f);  // 1.5 * 2^23: the sum's low bits are the integer
-  const F16 t = x * 0x1.715476p+0f + magic;
-  const F16 n = t - magic;
-  const F16 r = (x - n * 0x1.62ep-1f) - n * 0x1.0bfbe8p-15f;  // ln 2 in two parts
-  F16 p = splat(1.0f / 5040.0f);
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const I16 k = reinterpret_cast<I16>(t) - reinterpret_cast<I16>(magic);
-  const I16 k1 = k >> 1;  // 2^k in two factors, so that subnormal results round once
-  const I16 k2 = k - k1;
-  return (p * reinterpret_cast<F16>((k1 + 127) << 23)) * reinterpret_cast<F16>((k2 + 127) << 23);
+  const D16 v = __builtin_convertvector(x, D16);
+  const D16 magic = D16{} + 6755399441055744.0;  // 1.5 * 2^52: the sum's low bits are the integer
+  const D16 t = v * 0x1.71547652b82fep+0 + magic;
+  const D16 r = v - (t - magic) * 0x1.62e42fefa39efp-1;  // ln 2
+  D16 p = D16{} + 1.0 / 3628800.0;
+  p = p * r + 1.0 / 362880.0;
+  p = p * r + 1.0 / 40320.0;
+  p = p * r + 1.0 / 5040.0;
+  p = p * r + 1.0 / 720.0;
+  p = p * r + 1.0 / 120.0;
+  p = p * r + 1.0 / 24.0;
+  p = p * r + 1.0 / 6.0;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  const L16 n = reinterpret_cast<L16>(t) - reinterpret_cast<L16>(magic);
+  return __builtin_convertvector(p * reinterpret_cast<D16>((n + 1023) << 52), F16);
 }
 
 TF_INLINE float exp(float x) {
