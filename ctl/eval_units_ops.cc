@@ -223,7 +223,6 @@ Status UnitRunner::attention_case(const std::string& name) {
   p.heads = to_int(heads);
   p.head_dim = to_int(d);
   p.window = to_int(idx->dim(1));
-
   p.q = q_bits.data();
   p.sink = sink.data();
   p.staged = keys.data();
