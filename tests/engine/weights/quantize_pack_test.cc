@@ -207,6 +207,25 @@ void check_layer_of_pack(const Safetensors& pack, const std::string& name,
   same(".svh", layer->svh);
 }
 
+// Widths, methods, what is kept. Returns how many weights were quantized.
+size_t check_report(const PackReport& report) {
+  size_t quantized = 0;
+  for (const PackedWeight& w : report.weights) {
+    if (w.half_bits == 0) continue;
+    ++quantized;
+    BOOST_TEST(
+        w.half_bits == (w.name == "head" || w.name.find(".attn.") != std::string::npos ? 12 : 10),
+        w.name);
+    BOOST_TEST(w.nmse < (w.half_bits == 12 ? 0.0006 : 0.0025), w.name);
+    BOOST_TEST(w.used_moments == (w.name == "head" || (w.name.starts_with("layers.2.ffn.") &&
+                                                       !w.name.ends_with(".w2"))),
+               w.name);
+  }
+  BOOST_TEST(weight_of(report, "layers.1.attn.indexer.wk").half_bits == 0);  // 32 rows
+  BOOST_TEST(weight_of(report, "layers.1.attn.indexer.wk").bits_per_weight == 16.0);
+  return quantized;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(a_pack_reads_back_as_what_was_quantized) {
@@ -223,22 +242,8 @@ BOOST_AUTO_TEST_CASE(a_pack_reads_back_as_what_was_quantized) {
   BOOST_TEST(report->converted_tables == 1);
   BOOST_TEST(fs::exists(scratch.path / "out" / "model.safetensors.index.json"));
 
-  // The report: widths, methods, what is kept.
-  size_t quantized = 0;
-  for (const PackedWeight& w : report->weights) {
-    if (w.half_bits == 0) continue;
-    ++quantized;
-    BOOST_TEST(
-        w.half_bits == (w.name == "head" || w.name.find(".attn.") != std::string::npos ? 12 : 10),
-        w.name);
-    BOOST_TEST(w.nmse < (w.half_bits == 12 ? 0.0006 : 0.0025), w.name);
-    BOOST_TEST(w.used_moments == (w.name == "head" || (w.name.starts_with("layers.2.ffn.") &&
-                                                       !w.name.ends_with(".w2"))),
-               w.name);
-  }
+  const size_t quantized = check_report(*report);
   BOOST_TEST(progressed == quantized);
-  BOOST_TEST(weight_of(*report, "layers.1.attn.indexer.wk").half_bits == 0);  // 32 rows
-  BOOST_TEST(weight_of(*report, "layers.1.attn.indexer.wk").bits_per_weight == 16.0);
 
   // Tensor for tensor against a fresh quantization.
   auto pack = Safetensors::open(request.out);
