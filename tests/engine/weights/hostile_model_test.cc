@@ -127,7 +127,6 @@ std::vector<Case> missing_and_unknown() {
 }
 
 std::vector<Case> wrong_types_and_shapes() {
-  const std::string word = std::string("\x2d\xd1\xdc\x83", 4);
   return {
       {"a norm of another size",
        false,
@@ -180,6 +179,12 @@ std::vector<Case> wrong_types_and_shapes() {
              {"layers.0.ffn.gate.scale", DType::kF8E8M0, {1, 8}, std::string(8, '\x7f')});
        },
        {"tensor layers.0.ffn.gate.weight", "stored as fp8"}},
+  };
+}
+
+std::vector<Case> wrong_exl3() {
+  const std::string word = std::string("\x2d\xd1\xdc\x83", 4);
+  return {
       {"both markers",
        true,
        add({kA + ".mcg", DType::kI32, {}, word}),
@@ -207,6 +212,11 @@ std::vector<Case> wrong_types_and_shapes() {
          remove(kA + ".mul1")(tensors);
        },
        {"tensor " + kA + ".trellis", "no width of the 3inst codebook"}},
+  };
+}
+
+std::vector<Case> wrong_exl3_shapes() {
+  return {
       {"an unpadded trellis",
        true,
        reshape("head.trellis", {16, 31, 80}),
@@ -327,6 +337,10 @@ void run(const std::vector<Case>& cases) {
 
 BOOST_AUTO_TEST_CASE(missing_doubled_and_unknown_tensors) { run(missing_and_unknown()); }
 BOOST_AUTO_TEST_CASE(wrong_types_and_wrong_shapes) { run(wrong_types_and_shapes()); }
+BOOST_AUTO_TEST_CASE(wrong_exl3_layers) {
+  run(wrong_exl3());
+  run(wrong_exl3_shapes());
+}
 BOOST_AUTO_TEST_CASE(values_that_are_not_numbers) { run(bad_values()); }
 
 BOOST_AUTO_TEST_CASE(the_unchanged_models_are_fine) {

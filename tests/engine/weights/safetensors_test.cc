@@ -26,8 +26,9 @@ struct HostileHeader {
   std::vector<std::string> said;  // parts of the message
 };
 
-std::vector<HostileHeader> hostile_headers() {
-  const auto one = [](const std::string& entry) { return "{\"w\": " + entry + "}"; };
+std::string one(const std::string& entry) { return "{\"w\": " + entry + "}"; }
+
+std::vector<HostileHeader> hostile_entries() {
   return {
       {"not JSON", "hello", 0, {"header", "not a JSON object"}},
       {"an array", "[1]", 0, {"not a JSON object"}},
@@ -68,6 +69,11 @@ std::vector<HostileHeader> hostile_headers() {
        one(R"({"dtype": "BF16", "shape": [3], "data_offsets": [0, 4]})"),
        4,
        {"tensor w", "[3] of BF16"}},
+  };
+}
+
+std::vector<HostileHeader> hostile_ranges() {
+  return {
       {"past the end",
        one(R"({"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})"),
        4,
@@ -108,6 +114,11 @@ std::vector<HostileHeader> hostile_headers() {
        one(R"({"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})"),
        9,
        {"5 bytes after the last tensor"}},
+  };
+}
+
+std::vector<HostileHeader> hostile_names() {
+  return {
       {"duplicate",
        R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
            "a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
@@ -131,7 +142,11 @@ std::vector<HostileHeader> hostile_headers() {
 BOOST_AUTO_TEST_CASE(hostile_headers_are_refused_by_file_and_tensor) {
   const TempFolder folder;
   const std::string path = folder.path("model.safetensors");
-  for (const HostileHeader& hostile : hostile_headers()) {
+  std::vector<HostileHeader> headers = hostile_entries();
+  for (const auto& more : {hostile_ranges(), hostile_names()}) {
+    headers.insert(headers.end(), more.begin(), more.end());
+  }
+  for (const HostileHeader& hostile : headers) {
     BOOST_TEST_CONTEXT(hostile.what) {
       write_raw_safetensors(path, hostile.header, std::string(hostile.data_bytes, 'x'));
       const Result<Safetensors> files = Safetensors::open(folder.path());
