@@ -13,9 +13,9 @@
 namespace tensorfold {
 namespace {
 
-// Time of a verify row against that of a step, until it is measured at start: on a CPU a row's own
-// arithmetic is most of the step, unlike on a device that waits for its memory.
-constexpr RowCost kCpuRowCost{1.0, 0.6};
+// What rows and drafts cost, until it is measured at start: on a CPU a row's own arithmetic is half
+// of the step and more, unlike on a device that waits for its memory.
+constexpr RowCost kCpuRowCost{1.0, 1.0, 1.0};
 
 struct OwnedModel {
   std::unique_ptr<Collective> collective;  // outlives the model
@@ -104,7 +104,8 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   model.threads = options.threads;
   TF_ASSIGN_OR_RETURN(owned->model, Model::load(model, *owned->collective));
   parts.runner = std::make_unique<StepExecutor>(*owned->model);
-  parts.depth_policy = make_expected_gain_policy(kCpuRowCost);
+  parts.depth_policy = options.draft_full ? make_fixed_depth_policy(parts.loop.planner.draft_rows)
+                                          : make_expected_gain_policy(kCpuRowCost);
   parts.loop.vocab = config.vocab_size;
   parts.loop.queue_deadline_us = options.queue_deadline_us;
   parts.capacity = {sizes.context, sizes.pool_blocks};

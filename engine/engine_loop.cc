@@ -237,7 +237,9 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
   const std::vector<int32_t> depths = parts_.depth_policy.choose(queries, other_rows);
   std::vector<DraftChoice> choices;
   for (size_t i = 0; i < runs.size(); ++i) {
-    runs[i]->pause.chose(queries[i].available, depths[i]);
+    const bool worth =
+        parts_.depth_policy.worth_drafting(runs[i]->acceptance, static_cast<int32_t>(runs.size()));
+    runs[i]->pause.chose(queries[i].available, depths[i], worth);
     const int32_t propose = runs[i]->pause.propose() ? options_.planner.draft_rows : 0;
     choices.push_back({queries[i].slot, depths[i], propose});
   }

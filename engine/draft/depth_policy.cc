@@ -17,6 +17,7 @@ class FixedDepth final : public DepthPolicy {
     for (const DepthQuery& q : queries) depths.push_back(std::min(depth_, q.available));
     return depths;
   }
+  bool worth_drafting(const Acceptance&, int32_t) const override { return depth_ > 0; }
 
  private:
   const int32_t depth_;
@@ -25,7 +26,7 @@ class FixedDepth final : public DepthPolicy {
 class ExpectedGain final : public DepthPolicy {
  public:
   explicit ExpectedGain(const RowCost& cost) : cost_(cost) {
-    TF_CHECK(cost.base >= 0 && cost.per_row > 0);
+    TF_CHECK(cost.base >= 0 && cost.per_row > 0 && cost.draft >= 0);
   }
 
   std::vector<int32_t> choose(std::span<const DepthQuery> queries,
@@ -45,6 +46,21 @@ class ExpectedGain final : public DepthPolicy {
       ++depths[i];
       survival[i] *= chance(queries[i], depths[i]);
     }
+  }
+
+  // Tokens per time at the best depth against those of a row alone, with this sequence's share of
+  // what every step costs.
+  bool worth_drafting(const Acceptance& acceptance, int32_t sequences) const override {
+    const double base = cost_.base / std::max(sequences, 1);
+    const double serial = 1 / (base + cost_.per_row);
+    double tokens = 1;
+    double survival = 1;
+    for (int32_t place = 0; place < kDraftRowsMax; ++place) {
+      survival *= acceptance.rate(place);
+      tokens += survival;
+      if (tokens / (base + cost_.per_row * (2 + place) + cost_.draft) > serial) return true;
+    }
+    return false;
   }
 
  private:

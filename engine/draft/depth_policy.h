@@ -12,10 +12,11 @@
 
 namespace tensorfold {
 
-// Time of a step, in any unit: base + per_row * rows.
+// Time of a step, in any unit: base + per_row * rows, and `draft` for each sequence that drafts.
 struct RowCost {
   double base = 1.0;
   double per_row = 0.2;
+  double draft = 0.0;
 };
 
 struct DepthQuery {
@@ -32,6 +33,8 @@ class DepthPolicy {
   // beside the one row of each query.
   virtual std::vector<int32_t> choose(std::span<const DepthQuery> queries,
                                       int32_t other_rows) const = 0;
+  // Does drafting pay at all for a sequence with this acceptance, `sequences` sharing each step?
+  virtual bool worth_drafting(const Acceptance& acceptance, int32_t sequences) const = 0;
 };
 
 // Always `depth`, where there are as many.

@@ -1,6 +1,7 @@
-// DraftPause: when the policy keeps verifying none of a sequence's drafts, drafting itself is time
-// lost: it pauses for a while and is then tried again. Counted in rounds, so that it is a function
-// of the sequence's own past. Plain data of the engine thread, one per sequence.
+// DraftPause: when drafting keeps not paying for a sequence, or the policy verifies none of its
+// drafts, the drafter's own time is lost: it pauses for a while and is then tried again. Counted in
+// rounds, so that it is a function of the sequence's own past. Plain data of the engine thread, one
+// per sequence.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,10 @@ namespace tensorfold {
 
 class DraftPause {
  public:
-  // Of `available` drafts the policy chose to verify `depth`.
-  void chose(int32_t available, int32_t depth) {
+  // Of `available` drafts the policy chose to verify `depth`, and found drafting `worth` it.
+  void chose(int32_t available, int32_t depth, bool worth) {
     if (available == 0) return;
-    unused_rounds_ = depth == 0 ? unused_rounds_ + 1 : 0;
+    unused_rounds_ = depth == 0 || !worth ? unused_rounds_ + 1 : 0;
     if (unused_rounds_ < kUnusedRounds) return;
     unused_rounds_ = 0;
     paused_rounds_ = kPausedRounds;

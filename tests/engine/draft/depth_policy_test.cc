@@ -5,6 +5,8 @@
 #include <cmath>
 #include <random>
 
+#include "engine/draft/draft_pause.h"
+
 using namespace tensorfold;
 
 namespace {
@@ -106,4 +108,45 @@ BOOST_AUTO_TEST_CASE(acceptance_converges_to_what_happens) {
   BOOST_TEST(a.rate(3) == Acceptance().rate(3));  // never tried
   BOOST_TEST(a.drafted() == 12000);
   BOOST_TEST((a.accepted() > 4000 && a.accepted() < 5000));
+}
+
+BOOST_AUTO_TEST_CASE(drafting_is_worth_it_when_its_tokens_pay_for_it) {
+  Acceptance good;
+  Acceptance bad;
+  for (int i = 0; i < 200; ++i) {
+    good.record(5, 5);
+    bad.record(5, 0);
+  }
+  const auto cheap = make_expected_gain_policy({1.0, 0.2, 0.3});
+  BOOST_TEST(cheap->worth_drafting(good, 1));
+  BOOST_TEST(!cheap->worth_drafting(bad, 1));
+  BOOST_TEST(cheap->worth_drafting(Acceptance(), 1));  // unknown: try
+  // A row that costs a whole step of its own never pays, nor does a drafter that is too dear.
+  BOOST_TEST(!make_expected_gain_policy({0.0, 1.0, 0.1})->worth_drafting(good, 1));
+  BOOST_TEST(!make_expected_gain_policy({1.0, 0.2, 9.0})->worth_drafting(good, 1));
+  // Many sequences share the base: what is left to save shrinks.
+  const auto dear = make_expected_gain_policy({1.0, 0.2, 0.5});
+  BOOST_TEST(dear->worth_drafting(good, 1));
+  BOOST_TEST(!dear->worth_drafting(good, 64));
+  BOOST_TEST(make_fixed_depth_policy(1)->worth_drafting(bad, 1));
+}
+
+BOOST_AUTO_TEST_CASE(pause_comes_after_unused_rounds_and_ends) {
+  DraftPause pause;
+  for (int round = 0; round < 7; ++round) {
+    pause.chose(5, 0, true);
+    BOOST_TEST(pause.propose());
+  }
+  pause.chose(5, 2, true);  // used once: counts from the start
+  for (int round = 0; round < 7; ++round) {
+    pause.chose(5, 3, false);
+    BOOST_TEST(pause.propose());
+  }
+  pause.chose(5, 3, false);
+  int paused = 0;
+  while (!pause.propose()) {
+    pause.chose(0, 0, false);  // no drafts lie ready while it pauses
+    BOOST_REQUIRE(++paused < 1000);
+  }
+  BOOST_TEST(paused == 64);
 }
