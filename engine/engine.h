@@ -185,11 +185,10 @@ struct EngineOptions {
   int64_t context = 0;          // tokens; 0 is the model's own maximum
   int prefill_rows = 2048;      // 256..8192
   int draft_depth = 5;          // most drafts per sequence and step, 0..5; 0: none
-  bool draft_full =
-      false;  // verify every draft whatever it costs, instead of what pays (to measure)
-  bool exact_prefill = true;  // false: bounded replay
-  int64_t pool_tokens = 0;    // cache pool; 0 is slots x context, bounded by memory
-  int queue_requests = 64;    // waiting requests before 429
+  bool draft_full = false;      // verify every draft, whatever it costs (to measure)
+  bool exact_prefill = true;    // false: bounded replay
+  int64_t pool_tokens = 0;      // cache pool; 0 is slots x context, bounded by memory
+  int queue_requests = 64;      // waiting requests before 429
   int64_t queue_deadline_us = 30'000'000;
   bool allow_control_tokens = false;
   int threads = 0;  // CPU engine; 0 is the number of cores
