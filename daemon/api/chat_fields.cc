@@ -105,8 +105,8 @@ Status read_stop(const Json& value, const Defaults&, ChatCall& call) {
   if (value.is_string()) return add_stop(value, "stop", call);
   if (!value.is_array()) return wrong_kind("stop", "a string or a list of strings", value);
   const Json::Array& list = value.as_array();
-  if (list.size() > kStopStringsMax) {
-    return invalid_argument("stop has more than " + std::to_string(kStopStringsMax) + " strings",
+  if (list.size() > kApiStopStringsMax) {
+    return invalid_argument("stop has more than " + std::to_string(kApiStopStringsMax) + " strings",
                             "stop");
   }
   for (size_t i = 0; i < list.size(); ++i) {
@@ -117,9 +117,9 @@ Status read_stop(const Json& value, const Defaults&, ChatCall& call) {
 
 Status read_logit_bias(const Json& value, const Defaults&, ChatCall& call) {
   if (!value.is_object()) return wrong_kind("logit_bias", "an object", value);
-  if (value.as_object().size() > kLogitBiasMax) {
+  if (value.as_object().size() > kApiLogitBiasMax) {
     return invalid_argument(
-        "logit_bias has more than " + std::to_string(kLogitBiasMax) + " entries", "logit_bias");
+        "logit_bias has more than " + std::to_string(kApiLogitBiasMax) + " entries", "logit_bias");
   }
   for (const auto& [name, bias] : value.as_object()) {
     const std::string path = "logit_bias." + name.substr(0, 32);
@@ -141,7 +141,7 @@ Status read_logprobs(const Json& value, const Defaults&, ChatCall& call) {
 }
 
 Status read_top_logprobs(const Json& value, const Defaults&, ChatCall& call) {
-  TF_ASSIGN_OR_RETURN(const int64_t n, read_int(value, "top_logprobs", 0, kTopLogprobsMax));
+  TF_ASSIGN_OR_RETURN(const int64_t n, read_int(value, "top_logprobs", 0, kApiTopLogprobsMax));
   call.top_logprobs = static_cast<int>(n);
   return ok_status();
 }

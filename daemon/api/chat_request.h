@@ -22,10 +22,10 @@ inline constexpr size_t kMessagesMax = 8192;      // messages of one request
 inline constexpr size_t kContentPartsMax = 1024;  // parts of one message
 inline constexpr size_t kToolsMax = 512;
 inline constexpr size_t kToolCallsMax = 512;  // calls of one assistant message
-inline constexpr size_t kStopStringsMax = 16;
-inline constexpr size_t kStopBytesMax = 256;   // of one stop string
-inline constexpr size_t kLogitBiasMax = 1024;  // biased token ids
-inline constexpr int kTopLogprobsMax = 20;
+inline constexpr size_t kApiStopStringsMax = 16;
+inline constexpr size_t kStopBytesMax = 256;      // of one stop string
+inline constexpr size_t kApiLogitBiasMax = 1024;  // biased token ids
+inline constexpr int kApiTopLogprobsMax = 20;
 inline constexpr size_t kFunctionNameBytesMax = 128;
 
 // What a request that does not say gets.

@@ -35,7 +35,7 @@ constexpr Key kKeys[] = {
     {"engine.slots", &C::engine_slots, "4", 1, 64, "", kRestart,
      "Replies that are made at the same time."},
     {"engine.context", &C::engine_context, "1048576", 256, 1048576, "", kRestart,
-     "Longest prompt and reply together, in tokens; a model with a shorter window keeps its own."},
+     "Longest prompt and reply together, in tokens; at the default: the model's own maximum."},
     {"engine.prefill", &C::engine_prefill, "\"exact\"", 0, 0, "exact|replay", kRestart,
      "exact, or replay (DeepSeek's bounded replay: faster, slightly different)."},
     {"engine.prefill_rows", &C::engine_prefill_rows, "2048", 256, 8192, "", kRestart,

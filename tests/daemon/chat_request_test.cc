@@ -382,8 +382,8 @@ BOOST_AUTO_TEST_CASE(bounds_one_past) {
     }
     return text + "}";
   };
-  BOOST_TEST(parse_with(biases(kLogitBiasMax)).ok());
-  BOOST_TEST(!parse_with(biases(kLogitBiasMax + 1)).ok());
+  BOOST_TEST(parse_with(biases(kApiLogitBiasMax)).ok());
+  BOOST_TEST(!parse_with(biases(kApiLogitBiasMax + 1)).ok());
 }
 
 BOOST_AUTO_TEST_CASE(the_document_names_every_field_and_route) {

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Request& request = call->request;
   TF_CHECK(!request.prompt.messages.empty());
   TF_CHECK_LE(request.prompt.messages.size(), kMessagesMax);
-  TF_CHECK_LE(request.stop.size(), kStopStringsMax);
+  TF_CHECK_LE(request.stop.size(), kApiStopStringsMax);
   TF_CHECK_LE(request.prompt.tools.size(), kToolsMax);
   TF_CHECK(request.sampling.temperature >= 0 && request.sampling.temperature <= 2);
   TF_CHECK(request.sampling.top_p > 0 && request.sampling.top_p <= 1);

@@ -1,5 +1,6 @@
-// The HTTP request parser: however the bytes are cut, the same requests or the same refusal come
-// out, and nothing is kept past the limits. The first byte chooses the cut.
+// The HTTP request parser: however the bytes are cut, the same requests come out and the same text
+// is refused (for which of its faults may depend on the cut), and nothing is kept past the limits.
+// The first byte chooses the cut.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,7 +15,7 @@ namespace {
 
 struct Outcome {
   std::vector<std::string> requests;  // method, path, fields and body of each
-  int error_status = 0;
+  bool refused = false;
   bool operator==(const Outcome&) const = default;
 };
 
@@ -44,7 +45,7 @@ Outcome run(std::string_view text, size_t piece) {
     if (step.event == RequestParser::Event::kError) {
       TF_CHECK_GE(parser.error_status(), 400);
       TF_CHECK(!parser.error_message().empty());
-      out.error_status = parser.error_status();
+      out.refused = true;
       return out;
     }
     if (step.event != RequestParser::Event::kComplete) continue;
