@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 import quant
+import sinkhorn
 
 BF16 = torch.bfloat16
 COMPILE = False
@@ -58,25 +59,14 @@ def norm_rows(x, weight, eps):
     return rms_norm(x, weight, eps)
 
 
-def _sinkhorn(a, passes, eps):
-    """a: [T, 4, 4] logits [j][k] -> doubly stochastic; columns last."""
-    a = torch.softmax(a, -1) + eps
-    a = a / (a.sum(-2, keepdim=True) + eps)
-    for _ in range(passes - 1):
-        a = a / (a.sum(-1, keepdim=True) + eps)
-        a = a / (a.sum(-2, keepdim=True) + eps)
-    return a
-
-
 @maybe_compile
-def hc_coefficients(m, x, scale, base, passes, hc_eps, eps):
-    """m: fn . flatten(x) [T, 24]; x: [T, n, H] -> pre, post [T, n], comb [T, n, n], float32."""
+def hc_parts(m, x, scale, base, hc_eps, eps):
+    """m: fn . flatten(x) [T, 24]; x: [T, n, H] -> pre, post [T, n], comb's logits [T, n, n]."""
     n = x.shape[1]
     m = m.float() * torch.rsqrt(x.float().pow(2).mean((1, 2)) + eps)[:, None]
     pre = torch.sigmoid(m[:, :n] * scale[0] + base[:n]) + hc_eps
     post = 2.0 * torch.sigmoid(m[:, n:2 * n] * scale[1] + base[n:2 * n])
-    comb = (m[:, 2 * n:] * scale[2] + base[2 * n:]).view(-1, n, n)
-    return pre, post, _sinkhorn(comb, passes, hc_eps)
+    return pre, post, (m[:, 2 * n:] * scale[2] + base[2 * n:]).view(-1, n, n)
 
 
 @maybe_compile
@@ -268,8 +258,9 @@ class Model:
         fn = self.f32(name + "_fn")
         flat = x.flatten(1)
         m = flat.float() @ fn.t() if self.exact else flat @ fn.to(BF16).t()
-        return hc_coefficients(m, x, self.w[name + "_scale"], self.w[name + "_base"], c.sinkhorn,
-                               c.hc_eps, c.eps)
+        pre, post, logits = hc_parts(m, x, self.w[name + "_scale"], self.w[name + "_base"], c.hc_eps,
+                                     c.eps)
+        return pre, post, sinkhorn.normalize(logits, c.sinkhorn, c.hc_eps)
 
     def moe(self, p, x, topk):
         c = self.c
