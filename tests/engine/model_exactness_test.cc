@@ -337,3 +337,46 @@ BOOST_AUTO_TEST_CASE(two_ranks_agree) {
     require_equal(run(*models[0], {requests[i]}, RunOptions{}, &again)[0], batched[i]);
   }
 }
+
+BOOST_AUTO_TEST_CASE(a_forward_pass_that_is_not_row_invariant_is_caught) {
+  // The planted fault: the last bits of the logits depend on how many rows share the step.
+  class Leaky final : public Model {
+   public:
+    explicit Leaky(Model& inner) : inner_(inner) {}
+    const ModelConfig& config() const override { return inner_.config(); }
+    int64_t weight_bytes() const override { return 0; }
+    int64_t cache_bytes() const override { return 0; }
+    std::string fingerprint() const override { return ""; }
+    Status accept(SlotId slot, int64_t length) override { return inner_.accept(slot, length); }
+    int64_t length(SlotId slot) const override { return inner_.length(slot); }
+    Status draft(std::span<const DraftRequest> r, std::vector<DraftResult>& out,
+                 ForwardProbe* probe) override {
+      return inner_.draft(r, out, probe);
+    }
+    Status read_entry(SlotId, int, int64_t, std::vector<float>&,
+                      std::vector<float>&) const override {
+      return unsupported("leaky");
+    }
+    Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+                   StepLogits& logits, ForwardProbe* probe) override {
+      TF_RETURN_IF_ERROR(inner_.forward(plan, device_tokens, logits, probe));
+      const float leak = 1 + 1e-6F * static_cast<float>(plan.total_rows());
+      for (float& v : logits.values) v *= leak;
+      return ok_status();
+    }
+
+   private:
+    Model& inner_;
+  };
+  std::mt19937_64 rng(7);
+  const Request request = random_request(rng, 40);
+  Leaky leaky(mini_model());
+  RunOptions drafted;
+  drafted.depth = 5;
+  const Reply a = run(leaky, {request}, RunOptions{})[0];
+  const Reply b = run(leaky, {request}, drafted)[0];
+  bool equal = a.ids == b.ids && a.logprobs.size() == b.logprobs.size();
+  for (size_t i = 0; equal && i < a.logprobs.size(); ++i)
+    equal = a.logprobs[i].logprob == b.logprobs[i].logprob;
+  BOOST_TEST(!equal);
+}
