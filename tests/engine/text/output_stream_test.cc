@@ -215,6 +215,22 @@ BOOST_AUTO_TEST_CASE(what_does_not_parse_is_shown_once_as_text) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_tag_longer_than_the_bound_is_text) {
+  const std::string head = " invoke name=\"", tail = "\">";
+  const auto with_name = [&](size_t tag_bytes) {
+    return "\n\n<｜DSML｜ calls>\n<｜DSML｜" + head +
+           std::string(tag_bytes - head.size() - tail.size(), 'n') + tail +
+           "\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+  };
+  const auto outcome = [](const std::string& text) {
+    return feed(tokenizer()->encode(text), {}, {}, PromptFormat::kV41);
+  };
+  BOOST_TEST(outcome(with_name(kDsmlTagMaxBytes)).calls == 1);
+  const std::string longer = with_name(kDsmlTagMaxBytes + 1);
+  BOOST_TEST(outcome(longer).calls == 0);
+  BOOST_TEST(outcome(longer).parts.content == longer);
+}
+
 BOOST_AUTO_TEST_CASE(lenient_where_the_reference_is_strict) {
   // One line end before the block, a block inside reasoning, text after it, no closing tags.
   Outcome out = reply("a\n" + block(text_parameter("k", "v")).substr(2));

@@ -2,8 +2,12 @@
 // files that are refused.
 #include "engine/text/tokenizer.h"
 
+#include <unistd.h>
+
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <thread>
@@ -291,6 +295,17 @@ BOOST_AUTO_TEST_CASE(broken_files_are_refused_with_the_file_named) {
                  .message()
                  .find("/nowhere/tokenizer.json") != std::string::npos);
   BOOST_TEST(!Tokenizer::load("/").ok());
+}
+
+BOOST_AUTO_TEST_CASE(a_file_beyond_the_bound_is_refused_before_it_is_read) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("tf_tokenizer_test." + std::to_string(getpid()));
+  std::ofstream(path) << "{}";
+  std::filesystem::resize_file(path, kTokenizerFileMaxBytes + 1);  // sparse
+  const auto t = Tokenizer::load(path.string());
+  std::filesystem::remove(path);
+  BOOST_REQUIRE(!t.ok());
+  BOOST_TEST(t.status().message().find("larger than 256 MiB") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(a_vocabulary_without_a_byte_is_refused) {
