@@ -22,43 +22,13 @@ TF_CLONES void narrow_bf16(const float* x, int64_t n, uint16_t* y) {
   for (; i < n; ++i) y[i] = f32_to_bf16(x[i]);
 }
 
-// One level's 32 sums: four vectors of 8.
-struct Sums {
-  F16 low, high;
-};
-
 TF_CLONES float mean_square(const float* x, int64_t n) {
-  constexpr int kLevels = 4, kRun = 16;
-  Sums level[kLevels] = {};
-  const int64_t steps = n / 32;
-  for (int64_t i = 0; i < steps; ++i) {
-    const F16 a = simd::load(x + i * 32), b = simd::load(x + i * 32 + 16);
-    level[0].low += a * a;
-    level[0].high += b * b;
-    int64_t done = i + 1;
-    for (int k = 1; k < kLevels && done % kRun == 0; ++k, done /= kRun) {
-      level[k].low += level[k - 1].low;
-      level[k].high += level[k - 1].high;
-      level[k - 1] = Sums{};
-    }
+  simd::CascadeSum sum;
+  for (int64_t i = 0; i < n; i += 32) {
+    const F16 a = simd::load(x + i), b = simd::load(x + i + 16);
+    sum.add(a * a, b * b);
   }
-  for (int k = 1; k < kLevels; ++k) {
-    level[0].low += level[k].low;
-    level[0].high += level[k].high;
-  }
-  if (n % 32 != 0) {  // a last half step
-    const F16 a = simd::load(x + steps * 32);
-    level[0].low += a * a;
-  }
-  float t[32];
-  simd::store(t, level[0].low);
-  simd::store(t + 16, level[0].high);
-  float sum = 0;
-  for (int i = 0; i < 8; ++i) {
-    const float column = ((t[i] + t[8 + i]) + t[16 + i]) + t[24 + i];
-    sum = i == 0 ? column : sum + column;
-  }
-  return sum / static_cast<float>(n);
+  return sum.total() / static_cast<float>(n);
 }
 
 TF_CLONES void rms_norm(const float* x, const float* w, int n, float eps, float* y) {

@@ -1,4 +1,4 @@
-// Operations on one row that several CPU operations share. n is a multiple of 16 everywhere.
+// Operations on one row that several CPU operations share. n is a multiple of 32 everywhere.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,7 @@ inline constexpr int kRowWidthMax = 1024;  // values of a row that is kept on a 
 void widen_bf16(const uint16_t* x, int64_t n, float* y);
 void narrow_bf16(const float* x, int64_t n, uint16_t* y);
 
-// Sum of squares / n in fp32. Order: 32 running sums (element i goes to i mod 32) in runs of 16,
-// the runs added in a cascade of levels; sums 8 apart are added ascending, then the 8 left
-// ascending.
+// Sum of squares / n, in simd::CascadeSum's order.
 float mean_square(const float* x, int64_t n);
 
 // y = bf16(w * (x * rsqrt(mean(x^2) + eps))), as fp32. y may be x.

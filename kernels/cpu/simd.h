@@ -58,6 +58,43 @@ TF_INLINE F16 round_to_bf16(F16 v) {
   return reinterpret_cast<F16>((nan & u) | (~nan & rounded));
 }
 
+// A sum over a row in fp32, in one order for every width: 32 running sums (element i goes to i mod
+// 32) in runs of 16 steps, the runs' sums added in a cascade of levels; at the end the sums 8 apart
+// are added ascending, then the 8 left ascending.
+class CascadeSum {
+ public:
+  __attribute__((always_inline)) inline void add(F16 low, F16 high) {
+    low_[0] += low;
+    high_[0] += high;
+    ++steps_;
+    for (int64_t k = 1, done = steps_; k < kLevels && done % kRun == 0; ++k, done /= kRun) {
+      low_[k] += low_[k - 1];
+      high_[k] += high_[k - 1];
+      low_[k - 1] = high_[k - 1] = F16{};
+    }
+  }
+  __attribute__((always_inline)) inline float total() {
+    for (int k = 1; k < kLevels; ++k) {
+      low_[0] += low_[k];
+      high_[0] += high_[k];
+    }
+    float t[32];
+    store(t, low_[0]);
+    store(t + 16, high_[0]);
+    float sum = 0;
+    for (int i = 0; i < 8; ++i) {
+      const float column = ((t[i] + t[8 + i]) + t[16 + i]) + t[24 + i];
+      sum = i == 0 ? column : sum + column;
+    }
+    return sum;
+  }
+
+ private:
+  static constexpr int kLevels = 4, kRun = 16;
+  F16 low_[kLevels] = {}, high_[kLevels] = {};
+  int64_t steps_ = 0;
+};
+
 TF_INLINE F16 max(F16 a, F16 b) { return a > b ? a : b; }
 TF_INLINE F16 min(F16 a, F16 b) { return a < b ? a : b; }
 
@@ -113,18 +150,26 @@ TF_INLINE float exp(float x) {
 TF_INLINE F16 sigmoid(F16 x) { return 1.0f / (1.0f + exp(-x)); }
 TF_INLINE float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-// ln(1 + e^x); x itself above 20.
-TF_INLINE float softplus(float x) {
-  if (x > 20.0f) return x;
-  const float u = exp(x > 0 ? -x : x);
-  // ln(1 + u) = 2 artanh(s), s = u / (2 + u) <= 1/3.
-  const float s = u / (2.0f + u);
-  const float s2 = s * s;
-  float p = 1.0f / 17.0f;
-  for (int k = 15; k >= 1; k -= 2) p = p * s2 + 1.0f / static_cast<float>(k);
-  const float l = 2.0f * s * p;
-  return x > 0 ? x + l : l;
+// ln(1 + u) for u >= 0, rounded from fp64.
+TF_INLINE float log1p(float u) {
+  // y = 2^k (1 + s) / (1 - s), so ln y = k ln 2 + 2 artanh(s); small u are not added to 1 first.
+  double s = static_cast<double>(u) / (2.0 + static_cast<double>(u));
+  double k = 0;
+  if (u >= 1.0f) {
+    const double y = 1.0 + static_cast<double>(u);
+    const auto bits = std::bit_cast<uint64_t>(y);
+    const auto m = std::bit_cast<double>((bits & 0xfffffffffffffu) | 0x3ff0000000000000u);
+    k = static_cast<double>(static_cast<int64_t>(bits >> 52) - 1023);
+    s = (m - 1.0) / (m + 1.0);
+  }
+  const double s2 = s * s;
+  double p = 0;
+  for (int i = 37; i >= 1; i -= 2) p = p * s2 + 1.0 / static_cast<double>(i);
+  return static_cast<float>(k * 0x1.62e42fefa39efp-1 + 2.0 * s * p);
 }
+
+// ln(1 + e^x), by way of fp32; x itself above 20.
+TF_INLINE float softplus(float x) { return x > 20.0f ? x : log1p(exp(x)); }
 
 // Sine and cosine of an fp32 angle of up to 2^20 radians, right to the last fp32 bit but one.
 TF_INLINE void sincos(float angle, float& sine, float& cosine) {
