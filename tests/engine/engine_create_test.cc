@@ -208,8 +208,7 @@ BOOST_AUTO_TEST_CASE(what_can_not_be_served_says_so) {
   BOOST_TEST(failure(options(folder)).find("tokenizer.json") != std::string::npos);
   std::ofstream(folder.path / "tokenizer.json")
       << read_file(fs::path(TF_SOURCE_DIR) / "packaging/tiny-model/model/tokenizer.json");
-  BOOST_TEST(failure(options(folder)).find("config.json only 1024") !=
-             std::string::npos);
+  BOOST_TEST(failure(options(folder)).find("config.json only 1024") != std::string::npos);
   std::ofstream(folder.path / "tokenizer.json") << small_tokenizer();
   fs::remove(folder.path / "model.safetensors");
   BOOST_TEST(failure(options(folder)).find("safetensors") != std::string::npos);

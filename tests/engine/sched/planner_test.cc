@@ -2,6 +2,7 @@
 // model of the slot state that refuses what a real one could not do.
 #include "engine/sched/planner.h"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <random>
@@ -102,88 +103,110 @@ void commit_plain(Planner& planner, const StepPlan& plan) {
   }
 }
 
-std::vector<std::string> random_life(uint64_t seed, int steps) {
-  std::mt19937_64 rng(seed);
+PlannerOptions random_options(std::mt19937_64& rng) {
   PlannerOptions options;
   options.slots = 1 + static_cast<int>(rng() % 6);
   options.prefill_rows = 1 + static_cast<int>(rng() % 600);
   options.pool_blocks = 4 + static_cast<int64_t>(rng() % 12);
   options.decoder_span = 1 + static_cast<int64_t>(rng() % 400);
   options.draft_rows = static_cast<int>(rng() % 6);
-  EmptyCacheIndex cache;
-  Planner planner(options, cache);
-  SlotModel model(options.pool_blocks);
-  std::map<SlotId, uint64_t> active;
-  std::set<uint64_t> queued;
-  std::vector<std::string> digests;
-  uint64_t next = 1;
-  for (int step = 0; step < steps || planner.has_work() || planner.waiting() > 0; ++step) {
-    if (step < steps && rng() % 3 == 0) {
-      const int64_t most = options.pool_blocks * kBlockPositions;
-      const auto prompt = 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(most - 1));
-      const auto reply =
-          static_cast<int64_t>(rng() % static_cast<uint64_t>(most - prompt + 1)) % 40;
-      if (reply > 0) {
-        planner.enqueue(spec(next, prompt, reply, rng() % 4 == 0));
-        queued.insert(next++);
+  return options;
+}
+
+// Many sequences through one planner, from a seed.
+class RandomLife {
+ public:
+  explicit RandomLife(uint64_t seed)
+      : rng_(seed),
+        options_(random_options(rng_)),
+        planner_(options_, cache_),
+        model_(options_.pool_blocks) {}
+
+  std::vector<std::string> run(int steps) {
+    for (int step = 0; step < steps || planner_.has_work() || planner_.waiting() > 0; ++step) {
+      if (step < steps) arrive();
+      if (!queued_.empty() && rng_() % 9 == 0) {
+        BOOST_REQUIRE(planner_.remove(*queued_.begin()));
+        queued_.erase(queued_.begin());
       }
+      for (const Admitted& a : planner_.admit()) {
+        BOOST_REQUIRE(queued_.erase(a.request) == 1);
+        BOOST_REQUIRE(active_.emplace(a.slot, a.request).second);
+      }
+      if (planner_.has_work()) one_step();
     }
-    if (!queued.empty() && rng() % 9 == 0) {
-      BOOST_REQUIRE(planner.remove(*queued.begin()));
-      queued.erase(queued.begin());
-    }
-    for (const Admitted& a : planner.admit()) {
-      BOOST_REQUIRE(queued.erase(a.request) == 1);
-      BOOST_REQUIRE(active.emplace(a.slot, a.request).second);
-    }
-    if (!planner.has_work()) continue;
+    BOOST_REQUIRE(active_.empty() && queued_.empty());
+    BOOST_REQUIRE(model_.open() == 0 && model_.owned() == 0);
+    BOOST_REQUIRE(planner_.ledger().used() == 0 && planner_.ledger().promised() == 0);
+    return digests_;
+  }
+
+ private:
+  void arrive() {
+    if (rng_() % 3 != 0) return;
+    const int64_t most = options_.pool_blocks * kBlockPositions;
+    const auto prompt = 1 + static_cast<int64_t>(rng_() % static_cast<uint64_t>(most - 1));
+    const auto reply = static_cast<int64_t>(rng_() % static_cast<uint64_t>(most - prompt + 1)) % 40;
+    if (reply == 0) return;
+    planner_.enqueue(spec(next_, prompt, reply, rng_() % 4 == 0));
+    queued_.insert(next_++);
+  }
+
+  void one_step() {
     std::vector<DraftChoice> choices;
-    for (const auto& [slot, request] : active) {
-      if (rng() % 4)
-        choices.push_back({slot, static_cast<int32_t>(rng() % 6), static_cast<int32_t>(rng() % 6)});
+    for (const auto& [slot, request] : active_) {
+      if (rng_() % 4)
+        choices.push_back(
+            {slot, static_cast<int32_t>(rng_() % 6), static_cast<int32_t>(rng_() % 6)});
     }
-    const StepPlan plan = planner.plan(choices, {}, 0);
+    const StepPlan plan = planner_.plan(choices, {}, 0);
     const auto decoded = decode_step_plan(encode_step_plan(plan));
     BOOST_REQUIRE_MESSAGE(decoded.ok(), decoded.status().message());
-    digests.push_back(step_plan_digest(plan));
-    model.apply(plan);
+    digests_.push_back(step_plan_digest(plan));
+    model_.apply(plan);
     int prompt_rows = 0;
     for (const Slice& s : plan.slices) {
       if (s.row_class == RowClass::kPrompt) prompt_rows += s.rows;
     }
-    BOOST_REQUIRE(prompt_rows <= options.prefill_rows);
-    BOOST_REQUIRE(plan.slices.size() == active.size() || prompt_rows == options.prefill_rows);
-    for (const Slice& s : plan.slices) {
-      const SampleSpec* sample = nullptr;
-      for (const SampleSpec& x : plan.samples) {
-        if (x.slot == s.slot) sample = &x;
-      }
-      if (!sample) {
-        planner.advance(s.slot, {}, 0);
-        continue;
-      }
-      BOOST_REQUIRE(sample->verify_rows <= planner.reply_left(s.slot));
-      const auto accepted =
-          1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(sample->verify_rows));
-      const std::vector<int32_t> tokens(static_cast<size_t>(accepted), 5);
-      model.accept(s.slot, sample->position - 1 + accepted);
-      planner.advance(s.slot, tokens, sample->draft_rows);
-      BOOST_REQUIRE(model.length(s.slot) == planner.computed(s.slot));
-      if (planner.reply_left(s.slot) > 0 && rng() % 8 == 0) planner.force(s.slot, 9);
-      if (planner.reply_left(s.slot) == 0 || rng() % 20 == 0) {
-        planner.close(s.slot);
-        active.erase(s.slot);
-      }
-    }
-    if (!active.empty() && rng() % 10 == 0) {
-      planner.close(active.begin()->first);
-      active.erase(active.begin());
-    }
+    BOOST_REQUIRE(prompt_rows <= options_.prefill_rows);
+    BOOST_REQUIRE(plan.slices.size() == active_.size() || prompt_rows == options_.prefill_rows);
+    for (const Slice& s : plan.slices) commit(plan, s.slot);
+    if (!active_.empty() && rng_() % 10 == 0) close(active_.begin()->first);
   }
-  BOOST_REQUIRE(active.empty() && queued.empty());
-  BOOST_REQUIRE(model.open() == 0 && model.owned() == 0);
-  BOOST_REQUIRE(planner.ledger().used() == 0 && planner.ledger().promised() == 0);
-  return digests;
+
+  void commit(const StepPlan& plan, SlotId slot) {
+    const auto sample = std::find_if(plan.samples.begin(), plan.samples.end(),
+                                     [&](const SampleSpec& x) { return x.slot == slot; });
+    if (sample == plan.samples.end()) return planner_.advance(slot, {}, 0);
+    BOOST_REQUIRE(sample->verify_rows <= planner_.reply_left(slot));
+    const auto accepted =
+        1 + static_cast<int64_t>(rng_() % static_cast<uint64_t>(sample->verify_rows));
+    const std::vector<int32_t> tokens(static_cast<size_t>(accepted), 5);
+    model_.accept(slot, sample->position - 1 + accepted);
+    planner_.advance(slot, tokens, sample->draft_rows);
+    BOOST_REQUIRE(model_.length(slot) == planner_.computed(slot));
+    if (planner_.reply_left(slot) > 0 && rng_() % 8 == 0) planner_.force(slot, 9);
+    if (planner_.reply_left(slot) == 0 || rng_() % 20 == 0) close(slot);
+  }
+
+  void close(SlotId slot) {
+    planner_.close(slot);
+    active_.erase(slot);
+  }
+
+  std::mt19937_64 rng_;
+  const PlannerOptions options_;
+  EmptyCacheIndex cache_;
+  Planner planner_;
+  SlotModel model_;
+  std::map<SlotId, uint64_t> active_;
+  std::set<uint64_t> queued_;
+  std::vector<std::string> digests_;
+  uint64_t next_ = 1;
+};
+
+std::vector<std::string> random_life(uint64_t seed, int steps) {
+  return RandomLife(seed).run(steps);
 }
 
 }  // namespace
