@@ -70,8 +70,8 @@ Result<OutTensor> dequantized(const Checkpoint::Entry& entry) {
 OutTensor dequantized_table(const std::string& name, const EngramStorage& storage) {
   const auto write = [&storage](SafetensorsWriter& writer) -> Status {
     const std::unique_ptr<EngramTable> table = make_engram_table(storage, /*cache_rows=*/0);
-    const int64_t step =
-        std::clamp<int64_t>(kConvertRowsBytesMax / (4 * storage.width), 1, kEngramBatchRowsMax);
+    const int64_t step = std::clamp<int64_t>(kConvertRowsBytesMax / (int64_t{4} * storage.width), 1,
+                                             kEngramBatchRowsMax);
     const auto width = static_cast<size_t>(storage.width);
     const auto row_bytes = static_cast<size_t>(table->row_bytes());
     for (int64_t begin = 0; begin < storage.rows.end; begin += step) {

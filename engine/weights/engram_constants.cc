@@ -104,8 +104,8 @@ bool is_prime(int64_t n) {
 std::vector<int64_t> numpy_integers(uint32_t seed, uint64_t bound, int count) {
   TF_CHECK_MSG(bound > std::numeric_limits<uint32_t>::max(), "smaller bounds draw 32-bit words");
   Pcg64 generator(seed);
-  std::vector<int64_t> values;
-  for (int i = 0; i < count; ++i) values.push_back(static_cast<int64_t>(generator.below(bound)));
+  std::vector<int64_t> values(static_cast<size_t>(count));
+  for (int64_t& value : values) value = static_cast<int64_t>(generator.below(bound));
   return values;
 }
 

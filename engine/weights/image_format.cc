@@ -240,9 +240,10 @@ Result<ImageSuperblock> decode_superblock(std::span<const std::byte> bytes) {
   std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!text.starts_with(kMagic)) return data_loss("not a prepared image");
   const size_t numbers = kMagic.size() + kLayoutBytes;
-  const size_t checked = numbers + 4 * 8 + kHexBytes;
+  constexpr size_t kNumberBytes = size_t{4} * 8;
+  const size_t checked = numbers + kNumberBytes + kHexBytes;
   if (text.size() < checked + kHexBytes) return data_loss("truncated: no superblock");
-  Reader r(text.substr(numbers, 4 * 8));
+  Reader r(text.substr(numbers, kNumberBytes));
   const int64_t version = r.number(0, UINT32_MAX);
   if (version != kImageVersion) {
     return unsupported("an image of version " + std::to_string(version) +

@@ -341,6 +341,8 @@ class ImageSource final : public WeightSource {
       return data_loss(image_.file->path() + ": weight " + std::string(name) +
                        ": damaged (its SHA-256 differs)");
     }
+    // Read once: the pages would only take memory that the weights need.
+    image_.file->drop_pages(p.section.offset, p.section.bytes);
     return w;
   }
 

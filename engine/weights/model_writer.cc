@@ -24,6 +24,10 @@ bool exists(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0;
 }
 
+std::string path_in(const std::string& folder, const std::string& name) {
+  return folder + "/" + name;
+}
+
 std::string shard_name(size_t index, size_t count) {
   if (count == 1) return "model.safetensors";
   std::array<char, 64> name = {};
@@ -97,7 +101,7 @@ Status write_model_files(const std::string& folder, const std::vector<OutTensor>
   int64_t total = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string name = shard_name(i, shards.size());
-    TF_RETURN_IF_ERROR(write_shard(folder + "/" + name, shards[i]));
+    TF_RETURN_IF_ERROR(write_shard(path_in(folder, name), shards[i]));
     for (const OutTensor& t : shards[i]) {
       map.emplace_back(t.declaration.name, Json::string(name));
       total += t.bytes();

@@ -70,6 +70,10 @@ Status check_complete(const std::string& folder, const std::vector<std::string>&
   return ok_status();
 }
 
+Status index_error(const std::string& file, const std::string& tensor, const std::string& what) {
+  return data_loss(file + ": tensor " + tensor + ": " + what);
+}
+
 bool plain_file_name(std::string_view name) {
   return !name.empty() && name.find('/') == std::string_view::npos && name != "." && name != ".." &&
          name.find('\0') == std::string_view::npos;
@@ -129,8 +133,7 @@ Status Safetensors::open_indexed(const std::string& index_path, bool partial) {
   std::set<std::string, std::less<>> shards;
   for (const auto& [tensor, shard] : index) {
     if (!plain_file_name(shard)) {
-      return data_loss(index_path + ": tensor " + tensor + ": \"" + shard +
-                       "\" is not a file name");
+      return index_error(index_path, tensor, "\"" + shard + "\" is not a file name");
     }
     shards.insert(shard);
   }
@@ -150,8 +153,7 @@ Status Safetensors::open_indexed(const std::string& index_path, bool partial) {
     const TensorInfo* found = find(tensor);
     const std::string file = path_ + "/" + shard;
     if (found == nullptr || file_path(*found) != file) {
-      return data_loss(file + ": tensor " + tensor +
-                       ": missing, although the index says it is in this file");
+      return index_error(file, tensor, "missing, although the index says it is in this file");
     }
   }
   return ok_status();
