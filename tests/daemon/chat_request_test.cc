@@ -96,97 +96,102 @@ BOOST_AUTO_TEST_CASE(ignored_fields_are_taken_and_refused_ones_named) {
   }
 }
 
+namespace {
+
+struct MemberCase {
+  const char* members;
+  const char* param;
+};
+const MemberCase kBadMembers[] = {
+    {R"("temperature":2.1)", "temperature"},
+    {R"("temperature":-0.1)", "temperature"},
+    {R"("temperature":"1")", "temperature"},
+    {R"("temperature":true)", "temperature"},
+    {R"("top_p":0)", "top_p"},
+    {R"("top_p":1.01)", "top_p"},
+    {R"("top_k":1.0)", "top_k"},
+    {R"("top_k":-2)", "top_k"},
+    {R"("min_p":1.5)", "min_p"},
+    {R"("seed":1.5)", "seed"},
+    {R"("seed":9223372036854775808)", "seed"},
+    {R"("seed":"7")", "seed"},
+    {R"("max_tokens":0)", "max_tokens"},
+    {R"("max_tokens":-1)", "max_tokens"},
+    {R"("max_tokens":1048577)", "max_tokens"},
+    {R"("max_tokens":"5")", "max_tokens"},
+    {R"("max_completion_tokens":0)", "max_completion_tokens"},
+    {R"("max_tokens":5,"max_completion_tokens":6)", "max_completion_tokens"},
+    {R"("n":2)", "n"},
+    {R"("n":0)", "n"},
+    {R"("stop":5)", "stop"},
+    {R"("stop":"")", "stop"},
+    {R"("stop":["a",""])", "stop[1]"},
+    {R"("stop":["a",7])", "stop[1]"},
+    {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])",
+     "stop"},
+    {R"("stream":"yes")", "stream"},
+    {R"("stream":1)", "stream"},
+    {R"("stream_options":{"include_usage":true})", "stream_options"},
+    {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
+    {R"("stream":true,"stream_options":{"chunk":1})", "stream_options.chunk"},
+    {R"("logprobs":5)", "logprobs"},
+    {R"("top_logprobs":3)", "top_logprobs"},
+    {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
+    {R"("logit_bias":{"x":1})", "logit_bias.x"},
+    {R"("logit_bias":{"-1":1})", "logit_bias.-1"},
+    {R"("logit_bias":{"5":101})", "logit_bias.5"},
+    {R"("logit_bias":[1])", "logit_bias"},
+    {R"("presence_penalty":2.5)", "presence_penalty"},
+    {R"("frequency_penalty":-2.5)", "frequency_penalty"},
+    {R"("repetition_penalty":0)", "repetition_penalty"},
+    {R"("reasoning_effort":"extreme")", "reasoning_effort"},
+    {R"("reasoning_effort":0)", "reasoning_effort"},
+    {R"("reasoning_effort":101)", "reasoning_effort"},
+    {R"("reasoning_effort":7.5)", "reasoning_effort"},
+    {R"("reasoning_effort":true)", "reasoning_effort"},
+    {R"("thinking":"on")", "thinking"},
+    {R"("thinking":{"type":"maybe"})", "thinking.type"},
+    {R"("thinking":{"kind":"enabled"})", "thinking.kind"},
+    {R"("thinking_budget":0)", "thinking_budget"},
+    {R"("chat_template_kwargs":{"foo":1})", "chat_template_kwargs.foo"},
+    {R"("chat_template_kwargs":{"thinking":"yes"})", "chat_template_kwargs.thinking"},
+    {R"("chat_template_kwargs":{"reasoning_effort":"x"})", "chat_template_kwargs.reasoning_effort"},
+    {R"("priority":"high")", "priority"},
+    {R"("priority":3)", "priority"},
+    {R"("draft":0)", "draft"},
+    {R"("ignore_eos":"true")", "ignore_eos"},
+    {R"("store":true)", "store"},
+    {R"("modalities":["text","audio"])", "modalities"},
+    {R"("response_format":{"type":"json_object"})", "response_format"},
+    {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format"},
+    {R"("response_format":"text")", "response_format"},
+    {R"("tool_choice":"required")", "tool_choice"},
+    {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice"},
+    {R"("tool_choice":"some")", "tool_choice"},
+    {R"("tools":{})", "tools"},
+    {R"("tools":[5])", "tools[0]"},
+    {R"("tools":[{"type":"retrieval"}])", "tools[0].type"},
+    {R"("tools":[{"type":"function"}])", "tools[0].function"},
+    {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name"},
+    {R"("tools":[{"type":"function","function":{"name":"a\"b"}}])", "tools[0].function.name"},
+    {R"("tools":[{"type":"function","function":{"name":""}}])", "tools[0].function.name"},
+    {R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])",
+     "tools[0].function.strict"},
+    {R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])",
+     "tools[0].function.parameters"},
+    {R"("tools":[{"type":"function","function":{"name":"f"}},)"
+     R"({"type":"function","function":{"name":"f"}}])",
+     "tools[1].function.name"},
+    {R"("model":7)", "model"},
+    {R"("cache_salt":7)", "cache_salt"},
+    {R"("nonsense":1)", "nonsense"},
+    {R"("Temperature":1)", "Temperature"},
+};
+
+}  // namespace
+
 BOOST_AUTO_TEST_CASE(bad_members_are_named) {
-  struct Case {
-    const char* members;
-    const char* param;
-  };
-  const Case cases[] = {
-      {R"("temperature":2.1)", "temperature"},
-      {R"("temperature":-0.1)", "temperature"},
-      {R"("temperature":"1")", "temperature"},
-      {R"("temperature":true)", "temperature"},
-      {R"("top_p":0)", "top_p"},
-      {R"("top_p":1.01)", "top_p"},
-      {R"("top_k":1.0)", "top_k"},
-      {R"("top_k":-2)", "top_k"},
-      {R"("min_p":1.5)", "min_p"},
-      {R"("seed":1.5)", "seed"},
-      {R"("seed":9223372036854775808)", "seed"},
-      {R"("seed":"7")", "seed"},
-      {R"("max_tokens":0)", "max_tokens"},
-      {R"("max_tokens":-1)", "max_tokens"},
-      {R"("max_tokens":1048577)", "max_tokens"},
-      {R"("max_tokens":"5")", "max_tokens"},
-      {R"("max_completion_tokens":0)", "max_completion_tokens"},
-      {R"("max_tokens":5,"max_completion_tokens":6)", "max_completion_tokens"},
-      {R"("n":2)", "n"},
-      {R"("n":0)", "n"},
-      {R"("stop":5)", "stop"},
-      {R"("stop":"")", "stop"},
-      {R"("stop":["a",""])", "stop[1]"},
-      {R"("stop":["a",7])", "stop[1]"},
-      {R"("stop":["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])",
-       "stop"},
-      {R"("stream":"yes")", "stream"},
-      {R"("stream":1)", "stream"},
-      {R"("stream_options":{"include_usage":true})", "stream_options"},
-      {R"("stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
-      {R"("stream":true,"stream_options":{"chunk":1})", "stream_options.chunk"},
-      {R"("logprobs":5)", "logprobs"},
-      {R"("top_logprobs":3)", "top_logprobs"},
-      {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
-      {R"("logit_bias":{"x":1})", "logit_bias.x"},
-      {R"("logit_bias":{"-1":1})", "logit_bias.-1"},
-      {R"("logit_bias":{"5":101})", "logit_bias.5"},
-      {R"("logit_bias":[1])", "logit_bias"},
-      {R"("presence_penalty":2.5)", "presence_penalty"},
-      {R"("frequency_penalty":-2.5)", "frequency_penalty"},
-      {R"("repetition_penalty":0)", "repetition_penalty"},
-      {R"("reasoning_effort":"extreme")", "reasoning_effort"},
-      {R"("reasoning_effort":0)", "reasoning_effort"},
-      {R"("reasoning_effort":101)", "reasoning_effort"},
-      {R"("reasoning_effort":7.5)", "reasoning_effort"},
-      {R"("reasoning_effort":true)", "reasoning_effort"},
-      {R"("thinking":"on")", "thinking"},
-      {R"("thinking":{"type":"maybe"})", "thinking.type"},
-      {R"("thinking":{"kind":"enabled"})", "thinking.kind"},
-      {R"("thinking_budget":0)", "thinking_budget"},
-      {R"("chat_template_kwargs":{"foo":1})", "chat_template_kwargs.foo"},
-      {R"("chat_template_kwargs":{"thinking":"yes"})", "chat_template_kwargs.thinking"},
-      {R"("chat_template_kwargs":{"reasoning_effort":"x"})",
-       "chat_template_kwargs.reasoning_effort"},
-      {R"("priority":"high")", "priority"},
-      {R"("priority":3)", "priority"},
-      {R"("draft":0)", "draft"},
-      {R"("ignore_eos":"true")", "ignore_eos"},
-      {R"("store":true)", "store"},
-      {R"("modalities":["text","audio"])", "modalities"},
-      {R"("response_format":{"type":"json_object"})", "response_format"},
-      {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format"},
-      {R"("response_format":"text")", "response_format"},
-      {R"("tool_choice":"required")", "tool_choice"},
-      {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice"},
-      {R"("tool_choice":"some")", "tool_choice"},
-      {R"("tools":{})", "tools"},
-      {R"("tools":[5])", "tools[0]"},
-      {R"("tools":[{"type":"retrieval"}])", "tools[0].type"},
-      {R"("tools":[{"type":"function"}])", "tools[0].function"},
-      {R"("tools":[{"type":"function","function":{}}])", "tools[0].function.name"},
-      {R"("tools":[{"type":"function","function":{"name":"a\"b"}}])", "tools[0].function.name"},
-      {R"("tools":[{"type":"function","function":{"name":""}}])", "tools[0].function.name"},
-      {R"("tools":[{"type":"function","function":{"name":"f","strict":true}}])",
-       "tools[0].function.strict"},
-      {R"("tools":[{"type":"function","function":{"name":"f","parameters":[]}}])",
-       "tools[0].function.parameters"},
-      {R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])",
-       "tools[1].function.name"},
-      {R"("model":7)", "model"},
-      {R"("cache_salt":7)", "cache_salt"},
-      {R"("nonsense":1)", "nonsense"},
-      {R"("Temperature":1)", "Temperature"},
-  };
-  for (const Case& c : cases) {
+  for (const MemberCase& c : kBadMembers) {
     const auto call = parse_with(c.members);
     BOOST_REQUIRE_MESSAGE(!call.ok(), c.members);
     BOOST_TEST(call.status().param() == c.param, c.members << ": " << call.status().message());
@@ -197,50 +202,58 @@ BOOST_AUTO_TEST_CASE(bad_members_are_named) {
   }
 }
 
+namespace {
+
+struct MessageCase {
+  const char* messages;
+  const char* param;
+  const char* code;
+};
+const MessageCase kBadMessages[] = {
+    {R"([])", "messages", ""},
+    {R"({})", "messages", ""},
+    {R"("hi")", "messages", ""},
+    {R"([5])", "messages[0]", ""},
+    {R"([{}])", "messages[0].role", ""},
+    {R"([{"role":"robot","content":"x"}])", "messages[0].role", ""},
+    {R"([{"role":"function","name":"f","content":"x"}])", "messages[0].role", ""},
+    {R"([{"role":3,"content":"x"}])", "messages[0].role", ""},
+    {R"([{"role":"user","content":5}])", "messages[0].content", ""},
+    {R"([{"role":"user","content":{"type":"text"}}])", "messages[0].content", ""},
+    {R"([{"role":"user","content":["x"]}])", "messages[0].content[0]", ""},
+    {R"([{"role":"user","content":[{"text":"x"}]}])", "messages[0].content[0].type", ""},
+    {R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text", ""},
+    {R"([{"role":"user","content":[{"type":"text","text":null}]}])", "messages[0].content[0].text",
+     ""},
+    {R"([{"role":"user","content":[{"type":"text","text":"a"},)"
+     R"({"type":"image_url","image_url":{"url":"data:,"}}]}])",
+     "messages[0].content[1]", "unsupported_content"},
+    {R"([{"role":"system","content":"s"},)"
+     R"({"role":"user","content":[{"type":"image","source":{}}]}])",
+     "messages[1].content[0]", "unsupported_content"},
+    {R"([{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}])",
+     "messages[0].content[0]", "unsupported_content"},
+    {R"([{"role":"user","content":"x","mood":"good"}])", "messages[0].mood", ""},
+    {R"([{"role":"user","content":"x","name":5}])", "messages[0].name", ""},
+    {R"([{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}])",
+     "messages[0].tool_calls", ""},
+    {R"([{"role":"assistant","tool_calls":[{"function":{}}]},{"role":"user","content":"x"}])",
+     "messages[0].tool_calls[0].function.name", ""},
+    {R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":5}}]},)"
+     R"({"role":"user","content":"x"}])",
+     "messages[0].tool_calls[0].function.arguments", ""},
+    {R"([{"role":"assistant","function_call":{"name":"f"}},{"role":"user","content":"x"}])",
+     "messages[0].function_call", ""},
+    {R"([{"role":"assistant","refusal":"no"},{"role":"user","content":"x"}])",
+     "messages[0].refusal", ""},
+    {R"([{"role":"user","content":"x"},{"role":"assistant","content":"y"}])", "messages[1]", ""},
+    {R"([{"role":"system","content":"x"}])", "messages", ""},
+};
+
+}  // namespace
+
 BOOST_AUTO_TEST_CASE(bad_messages_are_named) {
-  struct Case {
-    const char* messages;
-    const char* param;
-    const char* code;
-  };
-  const Case cases[] = {
-      {R"([])", "messages", ""},
-      {R"({})", "messages", ""},
-      {R"("hi")", "messages", ""},
-      {R"([5])", "messages[0]", ""},
-      {R"([{}])", "messages[0].role", ""},
-      {R"([{"role":"robot","content":"x"}])", "messages[0].role", ""},
-      {R"([{"role":"function","name":"f","content":"x"}])", "messages[0].role", ""},
-      {R"([{"role":3,"content":"x"}])", "messages[0].role", ""},
-      {R"([{"role":"user","content":5}])", "messages[0].content", ""},
-      {R"([{"role":"user","content":{"type":"text"}}])", "messages[0].content", ""},
-      {R"([{"role":"user","content":["x"]}])", "messages[0].content[0]", ""},
-      {R"([{"role":"user","content":[{"text":"x"}]}])", "messages[0].content[0].type", ""},
-      {R"([{"role":"user","content":[{"type":"text"}]}])", "messages[0].content[0].text", ""},
-      {R"([{"role":"user","content":[{"type":"text","text":null}]}])",
-       "messages[0].content[0].text", ""},
-      {R"([{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:,"}}]}])",
-       "messages[0].content[1]", "unsupported_content"},
-      {R"([{"role":"system","content":"s"},{"role":"user","content":[{"type":"image","source":{}}]}])",
-       "messages[1].content[0]", "unsupported_content"},
-      {R"([{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}])",
-       "messages[0].content[0]", "unsupported_content"},
-      {R"([{"role":"user","content":"x","mood":"good"}])", "messages[0].mood", ""},
-      {R"([{"role":"user","content":"x","name":5}])", "messages[0].name", ""},
-      {R"([{"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]}])",
-       "messages[0].tool_calls", ""},
-      {R"([{"role":"assistant","tool_calls":[{"function":{}}]},{"role":"user","content":"x"}])",
-       "messages[0].tool_calls[0].function.name", ""},
-      {R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":5}}]},{"role":"user","content":"x"}])",
-       "messages[0].tool_calls[0].function.arguments", ""},
-      {R"([{"role":"assistant","function_call":{"name":"f"}},{"role":"user","content":"x"}])",
-       "messages[0].function_call", ""},
-      {R"([{"role":"assistant","refusal":"no"},{"role":"user","content":"x"}])",
-       "messages[0].refusal", ""},
-      {R"([{"role":"user","content":"x"},{"role":"assistant","content":"y"}])", "messages[1]", ""},
-      {R"([{"role":"system","content":"x"}])", "messages", ""},
-  };
-  for (const Case& c : cases) {
+  for (const MessageCase& c : kBadMessages) {
     const auto call = parse_chat("{\"messages\":" + std::string(c.messages) + "}", ChatDefaults());
     BOOST_REQUIRE_MESSAGE(!call.ok(), c.messages);
     BOOST_TEST(call.status().param() == c.param, c.messages << ": " << call.status().message());
@@ -310,7 +323,8 @@ BOOST_AUTO_TEST_CASE(thinking_is_settled) {
       {R"("enable_thinking":true)", true, 75},
       {R"("enable_thinking":false,"thinking":{"type":"enabled"})", false, 75},
       {R"("chat_template_kwargs":{"thinking":true})", true, 75},
-      {R"("chat_template_kwargs":{"enable_thinking":true,"reasoning_effort":"max"},"reasoning_effort":"low")",
+      {R"("chat_template_kwargs":{"enable_thinking":true,"reasoning_effort":"max"},)"
+       R"("reasoning_effort":"low")",
        true, 100},
       {R"("reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":100})", true, 100},
   };
@@ -328,7 +342,8 @@ BOOST_AUTO_TEST_CASE(thinking_is_settled) {
 
 BOOST_AUTO_TEST_CASE(tool_choice_none_takes_the_tools_out) {
   const std::string tools =
-      R"("tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"},"strict":false}}])";
+      R"("tools":[{"type":"function","function":{"name":"f","description":"d",)"
+      R"("parameters":{"type":"object"},"strict":false}}])";
   const ChatCall all = good(tools);
   BOOST_REQUIRE(all.request.prompt.tools.size() == 1);
   BOOST_TEST(all.request.prompt.tools[0].find("name")->as_string() == "f");
