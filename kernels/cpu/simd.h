@@ -118,15 +118,17 @@ TF_INLINE float max_lanes(F16 v) {
 typedef double D16 __attribute__((vector_size(128)));
 typedef int64_t L16 __attribute__((vector_size(128)));
 
-// e^x, rounded from fp64: right to the last bit but for ties that fp64 can't tell. Overflows to
-// infinity, underflows to 0 through subnormals; NaN stays NaN.
+// e^x = 2^k (1 + (e^r - 1)), r = x - k ln 2: r and e^r - 1 are rounded to fp32, so the error stays
+// below 0.8 units of the last place. Overflows to infinity, underflows to 0 through subnormals; NaN
+// stays NaN.
 TF_INLINE F16 exp(F16 x) {
   x = x < -150.0f ? splat(-150.0f) : x;
   x = x > 130.0f ? splat(130.0f) : x;
   const D16 v = __builtin_convertvector(x, D16);
   const D16 magic = D16{} + 6755399441055744.0;  // 1.5 * 2^52: the sum's low bits are the integer
   const D16 t = v * 0x1.71547652b82fep+0 + magic;
-  const D16 r = v - (t - magic) * 0x1.62e42fefa39efp-1;  // ln 2
+  const F16 reduced = __builtin_convertvector(v - (t - magic) * 0x1.62e42fefa39efp-1, F16);
+  const D16 r = __builtin_convertvector(reduced, D16);
   D16 p = D16{} + 1.0 / 3628800.0;
   p = p * r + 1.0 / 362880.0;
   p = p * r + 1.0 / 40320.0;
@@ -137,9 +139,12 @@ TF_INLINE F16 exp(F16 x) {
   p = p * r + 1.0 / 6.0;
   p = p * r + 0.5;
   p = p * r + 1.0;
-  p = p * r + 1.0;
+  const F16 y = __builtin_convertvector(p * r, F16) + 1.0f;
   const L16 n = reinterpret_cast<L16>(t) - reinterpret_cast<L16>(magic);
-  return __builtin_convertvector(p * reinterpret_cast<D16>((n + 1023) << 52), F16);
+  const I16 k = __builtin_convertvector(n, I16);
+  const I16 k1 = k >> 1;  // 2^k in two factors, so that subnormal results round once
+  const I16 k2 = k - k1;
+  return (y * reinterpret_cast<F16>((k1 + 127) << 23)) * reinterpret_cast<F16>((k2 + 127) << 23);
 }
 
 TF_INLINE float exp(float x) {
