@@ -253,7 +253,7 @@ void EngineLoop::fill_masks(StepPlan& plan) const {
     const Run& run = *running_[static_cast<size_t>(sample.slot)];
     MaskState state = run.mask_state;
     for (int32_t i = 0; i < sample.verify_rows; ++i) {
-      const auto row = static_cast<size_t>(sample.mask_slot + i);
+      const size_t row = static_cast<size_t>(sample.mask_slot) + static_cast<size_t>(i);
       // A dead end leaves a mask of nothing, and the sampler names it.
       (void)run.submission.mask->mask(state, std::span(plan.masks).subspan(row * words, words));
       if (i + 1 < sample.verify_rows)

@@ -112,6 +112,7 @@ std::vector<std::unique_ptr<Collective>> make_thread_collectives(int world_size,
   TF_CHECK(world_size >= 1 && world_size <= kRanksMax && timeout_ms > 0);
   auto point = std::make_shared<MeetingPoint>(world_size, timeout_ms);
   std::vector<std::unique_ptr<Collective>> handles;
+  handles.reserve(static_cast<size_t>(world_size));
   for (int r = 0; r < world_size; ++r)
     handles.push_back(std::make_unique<ThreadCollective>(r, point));
   return handles;

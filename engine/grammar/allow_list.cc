@@ -44,7 +44,7 @@ class AllowList final : public MaskSource {
 
 }  // namespace
 
-std::unique_ptr<MaskSource> make_allow_list(int vocab_size, std::vector<int32_t> allowed) {
+std::unique_ptr<MaskSource> make_allow_list(int vocab_size, const std::vector<int32_t>& allowed) {
   return std::make_unique<AllowList>(vocab_size, allowed);
 }
 

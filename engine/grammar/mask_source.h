@@ -26,6 +26,6 @@ class MaskSource {
 };
 
 // Allows a fixed set of tokens at every position.
-std::unique_ptr<MaskSource> make_allow_list(int vocab_size, std::vector<int32_t> allowed);
+std::unique_ptr<MaskSource> make_allow_list(int vocab_size, const std::vector<int32_t>& allowed);
 
 }  // namespace tensorfold

@@ -162,6 +162,7 @@ std::vector<SlotId> Planner::prefill_order() const {
     return a.key != b.key ? a.key < b.key : a.request < b.request;
   });
   std::vector<SlotId> order;
+  order.reserve(entries.size());
   for (const Entry& e : entries) order.push_back(e.slot);
   return order;
 }
