@@ -76,12 +76,17 @@ std::string drafts_text(const Json& d) {
          format("%.0f", 100 * accepted / drafted) + "%)";
 }
 
+std::string with_detail(const std::string& state, const std::string& detail, const char* before,
+                        const char* after) {
+  return detail.empty() || detail == state ? state : state + before + detail + after;
+}
+
 Lines status_lines(const Json& d) {
   const std::string detail = text_at(d, "", "detail");
   const double pool = number_at(d, "cache", "pool_tokens");
   const double used = number_at(d, "cache", "used_tokens");
   return {
-      {"state", text_at(d, "", "state") + (detail.empty() ? "" : " (" + detail + ")")},
+      {"state", with_detail(text_at(d, "", "state"), detail, " (", ")")},
       {"model", text_at(d, "model", "name") + ", context " +
                     count(number_at(d, "model", "context")) + ", from " +
                     text_at(d, "model", "path")},
@@ -159,7 +164,7 @@ int run_health(const Invocation& call) {
                 << ", \"ready\": " << (ready ? "true" : "false") << ", \"state\": \"" << state
                 << "\"}\n";
     } else {
-      *call.out << state << (detail.empty() ? "" : ": " + detail) << "\n";
+      *call.out << with_detail(state, detail, ": ", "") << "\n";
     }
     return ready ? kExitOk : kExitNotReady;
   }
