@@ -1,0 +1,53 @@
+// Derived tables of a program.
+#include "engine/grammar/program.h"
+
+#include <algorithm>
+
+namespace tensorfold::grammar {
+
+uint32_t Program::literal(std::string_view text) {
+  if (text.empty()) return add_expr({});
+  const Result<DfaPtr> words = dfa_words({std::string(text)});
+  return add_expr({Expr::Kind::kTerminal, add_dfa(*words), {}});
+}
+
+void index_object(ObjectShape& shape) {
+  const auto count = static_cast<uint32_t>(shape.properties.size());
+  shape.required = 0;
+  shape.next_required.assign(count + 1, count);
+  shape.by_name.resize(count);
+  for (uint32_t i = count; i-- > 0;) {
+    shape.by_name[i] = i;
+    shape.next_required[i] = shape.properties[i].required ? i : shape.next_required[i + 1];
+    shape.required += shape.properties[i].required ? 1 : 0;
+  }
+  std::sort(shape.by_name.begin(), shape.by_name.end(), [&](uint32_t a, uint32_t b) {
+    return shape.properties[a].name < shape.properties[b].name;
+  });
+  KeyTrieNode root;
+  root.base = shape.base ? shape.base->start : kDfaDead;
+  root.high = count;
+  shape.trie.assign(1, root);
+  for (uint32_t i = 0; i < count; ++i) {
+    int32_t at = 0;
+    for (const char c : shape.properties[shape.by_name[i]].name) {
+      const auto byte = static_cast<uint8_t>(c);
+      auto& next = shape.trie[static_cast<size_t>(at)].next;
+      if (next.empty() || next.back().first != byte) {
+        KeyTrieNode node;
+        const int32_t base = shape.trie[static_cast<size_t>(at)].base;
+        if (base >= 0) node.base = shape.base->step(base, byte);
+        node.low = i;
+        next.emplace_back(byte, static_cast<int32_t>(shape.trie.size()));
+        at = static_cast<int32_t>(shape.trie.size());
+        shape.trie.push_back(std::move(node));
+      } else {
+        at = next.back().second;
+      }
+      shape.trie[static_cast<size_t>(at)].high = i + 1;
+    }
+    shape.trie[static_cast<size_t>(at)].property = static_cast<int32_t>(shape.by_name[i]);
+  }
+}
+
+}  // namespace tensorfold::grammar
