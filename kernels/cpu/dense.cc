@@ -84,6 +84,10 @@ inline __attribute__((always_inline)) void tile(const DenseBlock& b, int row, in
   const auto* w = static_cast<const typename Panel::Element*>(b.w->data) + panel * panel_stride;
   D8 sum[R][2 * P];
   multiply<Panel, R, P>(w, panel_stride, in, b.x + row * b.x_stride, b.x_stride, sum);
+#ifdef TF_PLANTED_FAULT  // tests: eight rows together get another rounding
+  if (R == 8)
+    for (int r = 0; r < R; ++r) sum[r][0] = sum[r][0] * (1.0 + 0x1p-20);
+#endif
   for (int r = 0; r < R; ++r)
     for (int p = 0; p < P; ++p) put(b, row + r, panel + p, sum[r][2 * p], sum[r][2 * p + 1]);
 }
