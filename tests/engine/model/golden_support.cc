@@ -116,6 +116,10 @@ void plant_fault(const std::string& from, const std::string& to, Fault fault) {
       edited = tensors.edit("attn.attn_sink", [](std::vector<float>& values) {
         for (float& v : values) v = -1e30f;
       });
+    } else if (fault == Fault::kNoRouteBias) {
+      edited = tensors.edit("ffn.gate.bias", [](std::vector<float>& values) {
+        for (float& v : values) v = 0;
+      });
     } else {
       constexpr size_t kStreams = 4;
       const auto transpose = [](std::vector<float>& values) { transpose_comb(values, kStreams); };

@@ -35,6 +35,7 @@ void make_bf16_twin(const std::string& folder, std::string_view config = "");
 enum class Fault : unsigned char {
   kNoSink,          // attention sinks that never count
   kCombTransposed,  // hyper-connections mixed with the transposed matrix
+  kNoRouteBias,     // experts chosen by unbiased scores
 };
 // A copy of the model folder `from` in `to` with a fault in its weights: what a model with the
 // fault in its code would compute.

@@ -43,11 +43,11 @@ BOOST_AUTO_TEST_CASE(every_unit_is_within_its_bound) {
   BOOST_CHECK_EQUAL(outcome.number("no_rule"), 0);
 }
 
-// The same vectors against bounds that nothing keeps: a figure past its bound is a failure.
+// The same vectors against bounds that nothing can keep: a figure past its bound is a failure.
 BOOST_AUTO_TEST_CASE(a_bound_that_is_not_kept_fails) {
   const TempFolder folder;
   const std::string bounds = folder.path("bounds.json");
-  std::ofstream(bounds) << "{\"units\": {\"hc\": 1e-12, \"gate_rel\": 1e-12}}";
+  std::ofstream(bounds) << "{\"units\": {\"hc\": -1, \"gate_rel\": -1}}";
   const EvalOutcome outcome =
       run_eval({"--units", golden_path("units.safetensors.xz"), "--bounds", bounds});
   check_fails_bounds(outcome);
