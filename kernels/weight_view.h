@@ -13,8 +13,9 @@ inline constexpr int kPanelOutputs = 16;  // outputs that lie side by side in a 
 enum class WeightLayout : unsigned char {
   kNone,
   kRowsBf16,   // [out][in] bf16: tables that are read by row
-  kPanelBf16,  // [ceil(out / 16)][in][16] bf16, outputs past `out` are zero
-  kPanelF32,   // the same in fp32
+  kPanelBf16,  // [ceil(out / 16)][in / 2][16][2] bf16: pairs of inputs side by side, little-endian
+               // words; outputs past `out` are zero
+  kPanelF32,   // [ceil(out / 16)][in][16] fp32
 };
 
 struct WeightView {

@@ -15,21 +15,33 @@ using simd::F16;
 typedef double D8 __attribute__((vector_size(64)));
 typedef float F8 __attribute__((vector_size(32)));
 typedef float F8u __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint32_t U8 __attribute__((vector_size(32)));
-typedef uint16_t H8u __attribute__((vector_size(16), aligned(2), may_alias));
+typedef double D8u __attribute__((vector_size(64), aligned(8), may_alias));
+typedef uint32_t U16u __attribute__((vector_size(64), aligned(4), may_alias));
 
-// Half a panel's outputs at one k, as fp64.
+// 16 values as two vectors of fp64. The plain loop becomes two conversions.
+TF_INLINE void widen(F16 v, D8 (&out)[2]) {
+  float narrow[16];
+  double wide[16];
+  simd::store(narrow, v);
+  for (int i = 0; i < 16; ++i) wide[i] = static_cast<double>(narrow[i]);
+  out[0] = *reinterpret_cast<const D8u*>(wide);
+  out[1] = *reinterpret_cast<const D8u*>(wide + 8);
+}
+
+// A panel's outputs at inputs k and k + 1 (k even).
 struct Bf16Panel {
   using Element = uint16_t;
-  TF_INLINE D8 load(const uint16_t* p) {
-    const U8 wide = __builtin_convertvector(*reinterpret_cast<const H8u*>(p), U8) << 16;
-    return __builtin_convertvector(reinterpret_cast<F8>(wide), D8);
+  TF_INLINE void load(const uint16_t* panel, int k, D8 (&even)[2], D8 (&odd)[2]) {
+    const auto words = *reinterpret_cast<const U16u*>(panel + int64_t{k} * kPanelOutputs);
+    widen(reinterpret_cast<F16>(words << 16), even);
+    widen(reinterpret_cast<F16>(words & 0xffff0000u), odd);
   }
 };
 struct F32Panel {
   using Element = float;
-  TF_INLINE D8 load(const float* p) {
-    return __builtin_convertvector(*reinterpret_cast<const F8u*>(p), D8);
+  TF_INLINE void load(const float* panel, int k, D8 (&even)[2], D8 (&odd)[2]) {
+    widen(simd::load(panel + int64_t{k} * kPanelOutputs), even);
+    widen(simd::load(panel + int64_t{k + 1} * kPanelOutputs), odd);
   }
 };
 
@@ -40,16 +52,17 @@ inline __attribute__((always_inline)) void multiply(const typename Panel::Elemen
                                                     int64_t x_stride, D8 (&sum)[R][2 * P]) {
   for (int r = 0; r < R; ++r)
     for (int p = 0; p < 2 * P; ++p) sum[r][p] = D8{};
-  for (int k = 0; k < in; ++k) {
-    D8 v[2 * P];
+  for (int k = 0; k < in; k += 2) {
     for (int p = 0; p < P; ++p) {
-      const auto* at = w + p * panel_stride + int64_t{k} * kPanelOutputs;
-      v[2 * p] = Panel::load(at);
-      v[2 * p + 1] = Panel::load(at + 8);
-    }
-    for (int r = 0; r < R; ++r) {
-      const double xv = x[r * x_stride + k];
-      for (int p = 0; p < 2 * P; ++p) sum[r][p] += v[p] * xv;
+      D8 even[2], odd[2];
+      Panel::load(w + p * panel_stride, k, even, odd);
+      for (int r = 0; r < R; ++r) {
+        const double x0 = x[r * x_stride + k], x1 = x[r * x_stride + k + 1];
+        for (int h = 0; h < 2; ++h) {
+          sum[r][2 * p + h] += even[h] * x0;
+          sum[r][2 * p + h] += odd[h] * x1;
+        }
+      }
     }
   }
 }
@@ -92,18 +105,39 @@ inline __attribute__((always_inline)) void tile(const DenseBlock& b, int row, in
     for (int p = 0; p < P; ++p) put(b, row + r, panel + p, sum[r][2 * p], sum[r][2 * p + 1]);
 }
 
+// The last R rows, with enough panels at once to keep the adders busy.
+template <typename Panel, int R>
+inline __attribute__((always_inline)) void rest(const DenseBlock& b, int row) {
+  constexpr int kPanels = R == 1 ? 4 : R <= 3 ? 2 : 1;
+  const int end = b.panel + b.panels;
+  int panel = b.panel;
+  for (; panel + kPanels <= end; panel += kPanels) tile<Panel, R, kPanels>(b, row, panel);
+  for (; panel < end; ++panel) tile<Panel, R, 1>(b, row, panel);
+}
+
 template <typename Panel>
 inline __attribute__((always_inline)) void block_of(const DenseBlock& b) {
   const int end = b.panel + b.panels;
   int row = 0;
   for (; row + 8 <= b.rows; row += 8)
     for (int panel = b.panel; panel < end; ++panel) tile<Panel, 8, 1>(b, row, panel);
-  for (; row + 4 <= b.rows; row += 4)
-    for (int panel = b.panel; panel < end; ++panel) tile<Panel, 4, 1>(b, row, panel);
-  for (; row < b.rows; ++row) {
-    int panel = b.panel;
-    for (; panel + 4 <= end; panel += 4) tile<Panel, 1, 4>(b, row, panel);
-    for (; panel < end; ++panel) tile<Panel, 1, 1>(b, row, panel);
+  switch (b.rows - row) {
+    case 7:
+      return rest<Panel, 7>(b, row);
+    case 6:
+      return rest<Panel, 6>(b, row);
+    case 5:
+      return rest<Panel, 5>(b, row);
+    case 4:
+      return rest<Panel, 4>(b, row);
+    case 3:
+      return rest<Panel, 3>(b, row);
+    case 2:
+      return rest<Panel, 2>(b, row);
+    case 1:
+      return rest<Panel, 1>(b, row);
+    default:
+      return;
   }
 }
 
@@ -155,14 +189,16 @@ void dense(DenseJob* jobs, int count, CpuStream& stream) {
 void pack_panels(const float* w, int out, int in, WeightLayout layout, void* panels) {
   const int padded = (out + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs;
   for (int n = 0; n < padded; ++n) {
-    const int64_t base = int64_t{n / kPanelOutputs} * in * kPanelOutputs + n % kPanelOutputs;
+    const int64_t panel = int64_t{n / kPanelOutputs} * in * kPanelOutputs;
+    const int lane = n % kPanelOutputs;
     for (int k = 0; k < in; ++k) {
       const float v = n < out ? w[int64_t{n} * in + k] : 0.0f;
-      const int64_t at = base + int64_t{k} * kPanelOutputs;
       if (layout == WeightLayout::kPanelF32)
-        static_cast<float*>(panels)[at] = v;
+        static_cast<float*>(panels)[panel + int64_t{k} * kPanelOutputs + lane] = v;
       else
-        static_cast<uint16_t*>(panels)[at] = f32_to_bf16(v);
+        static_cast<uint16_t*>(
+            panels)[panel + (int64_t{k & ~1} * kPanelOutputs) + 2 * lane + (k & 1)] =
+            f32_to_bf16(v);
     }
   }
 }
