@@ -1,6 +1,7 @@
 // The table of verbs. A verb's code is in <noun>_verbs.cc; each row here is one line of --help.
 #include <array>
 
+#include "ctl/bench_options.h"
 #include "ctl/verb.h"
 #include "ctl/verbs.h"
 
@@ -99,6 +100,21 @@ constexpr Verb kVerbs[] = {
      run_prompt_decode},
     {"prompt", "check", "FILE", "run a file of prompt cases; exit status 1 if one is wrong",
      kPromptCheckOptions, true, run_prompt_check},
+    {"bench", "ready", "", "time until the first token", kBenchReadyOptions, true, run_bench_ready},
+    {"bench", "decode", "", "speed of one reply at a time", kBenchDecodeOptions, true,
+     run_bench_decode},
+    {"bench", "concurrent", "", "speed of replies beside each other", kBenchConcurrentOptions, true,
+     run_bench_concurrent},
+    {"bench", "sustained", "", "speed with so many replies always in flight",
+     kBenchSustainedOptions, true, run_bench_sustained},
+    {"bench", "prefill", "", "speed of cold prompts", kBenchPrefillOptions, true,
+     run_bench_prefill},
+    {"bench", "depth", "", "speed of a reply behind a long prompt", kBenchDepthOptions, true,
+     run_bench_depth},
+    {"bench", "needle", "", "whether a phrase in a long prompt is found", kBenchNeedleOptions, true,
+     run_bench_needle},
+    {"bench", "first-long", "", "the first long prompt after a start beside the third",
+     kBenchFirstLongOptions, true, run_bench_first_long},
 };
 
 }  // namespace

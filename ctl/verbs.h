@@ -19,4 +19,13 @@ int run_prompt_encode(const Invocation& call);  // prompt_verbs.cc
 int run_prompt_decode(const Invocation& call);  // prompt_verbs.cc
 int run_prompt_check(const Invocation& call);   // prompt_verbs.cc
 
+int run_bench_ready(const Invocation& call);       // bench_verbs.cc
+int run_bench_decode(const Invocation& call);      // bench_verbs.cc
+int run_bench_concurrent(const Invocation& call);  // bench_verbs.cc
+int run_bench_sustained(const Invocation& call);   // bench_verbs.cc
+int run_bench_prefill(const Invocation& call);     // bench_verbs.cc
+int run_bench_depth(const Invocation& call);       // bench_verbs.cc
+int run_bench_needle(const Invocation& call);      // bench_verbs.cc
+int run_bench_first_long(const Invocation& call);  // bench_verbs.cc
+
 }  // namespace tensorfold::ctl
