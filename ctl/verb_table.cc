@@ -15,6 +15,15 @@ constexpr Option kHealthOptions[] = {
     {"--json", "", "print JSON"},
 };
 
+constexpr Option kDoctorOptions[] = {
+    {"--peer", "HOST", "also ask the other machine, over ssh"},
+    {"--config", "FILE", "settings (/etc/tensorfoldd/tensorfoldd.toml, if it is there)"},
+    {"--model", "DIR", "model folder, instead of model.path"},
+    {"--fix-hints", "", "also print the commands that put things right"},
+    {"--root", "DIR", "a recorded machine instead of this one"},
+    {"--json", "", "print JSON"},
+};
+
 constexpr Option kModelInspectOptions[] = {
     {"--json", "", "print JSON"},
     {"--engram", "DIR", "folder with the Engram tables, if it is another"},
@@ -79,6 +88,15 @@ constexpr Verb kVerbs[] = {
     {"", "status", "", "the state of the service", kStatusOptions, false, run_status},
     {"", "health", "", "whether a request would be answered", kHealthOptions, false, run_health},
     {"", "version", "", "print the version", kVersionOptions, true, run_version},
+    {"", "doctor", "", "check this machine; exit status 1 if something would fail", kDoctorOptions,
+     true, run_doctor},
+    {"",
+     "completion",
+     "SHELL",
+     "print completions for bash, zsh or fish",
+     {},
+     true,
+     run_completion},
     {"model", "inspect", "DIR", "what is in a model folder, per tensor and per rank",
      kModelInspectOptions, true, run_model_inspect},
     {"model", "prepare", "", "write each rank's image of a model", kModelPrepareOptions, true,

@@ -8,6 +8,8 @@ namespace tensorfold::ctl {
 int run_status(const Invocation& call);            // status_verb.cc
 int run_health(const Invocation& call);            // status_verb.cc
 int run_version(const Invocation& call);           // version_verb.cc
+int run_doctor(const Invocation& call);            // doctor_verb.cc
+int run_completion(const Invocation& call);        // completion_verb.cc
 int run_model_inspect(const Invocation& call);     // model_verbs.cc
 int run_model_prepare(const Invocation& call);     // model_verbs.cc
 int run_model_dequantize(const Invocation& call);  // model_verbs.cc
