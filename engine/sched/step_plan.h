@@ -33,6 +33,7 @@ inline constexpr int64_t kPositionsMax = int64_t{1} << 31;
 // The numeric class of a row (docs/architecture.md, row invariance): P for prompt rows, D for
 // generated rows, whether decoded serially, verified or forced in a replay.
 enum class RowClass : uint8_t { kPrompt = 0, kGenerated = 1 };
+// kMasked rows only fill a step up to a fixed row count: they touch no sequence.
 enum class RowKind : uint8_t { kText = 0, kImage = 1, kMasked = 2 };
 enum class TokenSource : uint8_t {
   kGiven = 0,   // ids are in StepPlan::tokens
@@ -58,7 +59,7 @@ struct CacheCommand {
     kCloseSlot = 1,    // end it; its block references are dropped
     kAppendBlock = 2,  // block table of `slot` grows by `block`
     kTruncate = 3,     // length of `slot` becomes `value`
-    kSnapshot = 4,     // save rings of `slot` as snapshot `value`
+    kSnapshot = 4,     // save rings of `slot` as snapshot `value`; block 1: the encoder's only
     kRestore = 5,      // load rings of `slot` from snapshot `value`
     kDropSnapshot = 6,
     kSpill = 7,  // write `block` to disk behind the step
