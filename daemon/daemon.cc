@@ -9,6 +9,7 @@
 
 #include "daemon/api/errors.h"
 #include "daemon/control/protocol.h"
+#include "daemon/service/oom_score.h"
 #include "daemon/service/port_owner.h"
 
 namespace tensorfold {
@@ -77,14 +78,14 @@ int Daemon::open_sockets() {
     std::string message = "http.listen: " + status.message();
     const int port = port_of(start_.config.http_listen);
     if (status.reason() == "in_use") message += "; it is " + service::describe_port(port);
-    log_.error(message);
+    log_.error(message, {{"TF_EVENT", "start_failed"}});
     if (status.code() == StatusCode::kInvalidArgument) return service::kExitConfig;
     const bool low = port < 1024 && geteuid() != 0 && status.reason().empty();
     return low ? service::kExitPermission : service::kExitOs;
   }
   auto socket = control::ControlSocket::bind(start_.control_path);
   if (!socket.ok()) {
-    log_.error(socket.status().message());
+    log_.error(socket.status().message(), {{"TF_EVENT", "start_failed"}});
     if (socket.status().reason() == "in_use") return service::kExitUnavailable;
     if (socket.status().code() == StatusCode::kInvalidArgument) return service::kExitConfig;
     return access(start_.control_path.substr(0, start_.control_path.rfind('/')).c_str(), W_OK) != 0
@@ -98,7 +99,8 @@ int Daemon::open_sockets() {
   control_http_ = std::make_unique<http::Server>(&loop_, limits, control_hooks(), clock_, log_);
   if (const Status status = control_http_->listen_fd(control_socket_->release_fd(), true);
       !status.ok()) {
-    log_.error("control socket " + start_.control_path + ": " + status.message());
+    log_.error("control socket " + start_.control_path + ": " + status.message(),
+               {{"TF_EVENT", "start_failed"}});
     return service::kExitOs;
   }
   return service::kExitOk;
@@ -107,7 +109,8 @@ int Daemon::open_sockets() {
 int Daemon::make_engine(const EngineFactory& factory) {
   auto engine = factory(start_.engine, clock_, log_);
   if (!engine.ok()) {
-    log_.error("the engine cannot start: " + engine.status().message());
+    log_.error("the engine cannot start: " + engine.status().message(),
+               {{"TF_EVENT", "start_failed"}});
     return exit_code_of(engine.status());
   }
   engine_ = std::move(engine).value();
@@ -146,6 +149,7 @@ int Daemon::run(const EngineFactory& factory) {
   uv_timer_init(&loop_, &tick_);
   tick_.data = this;
   start_signals();
+  if (service::offer_to_oom_killer()) log_.info("GB10: the OOM killer may take this process first");
   exit_code_ = open_sockets();
   if (exit_code_ == service::kExitOk) exit_code_ = make_engine(factory);
   if (exit_code_ == service::kExitOk) {
@@ -173,32 +177,38 @@ void Daemon::on_signal(int number) {
 
 void Daemon::reload() {
   log_.info("reloading the settings");
+  // Before it is ready the service manager waits for the first READY, which a reload must not send.
+  const bool tell = ready_ && !draining_;
+  if (tell) notifier_.reloading();
+  const Status status = take_over_settings();
+  if (status.ok()) {
+    log_.info("settings reloaded; keys that need a restart keep their values",
+              {{"TF_EVENT", "reloaded"}});
+  } else {
+    log_.error("settings not reloaded: " + status.message(), {{"TF_EVENT", "reload_rejected"}});
+  }
+  reload_note_ = status.ok() ? "" : "; settings not reloaded, see the journal";
+  if (!tell) return;
+  notifier_.ready(status.ok() ? "ready: settings reloaded"
+                              : "ready: settings not reloaded: " + status.message());
+}
+
+// All or nothing: what is wrong changes nothing.
+Status Daemon::take_over_settings() {
   if (start_.config_file.empty()) {
     log_.warning("there is no settings file; only API keys are read again");
   }
   config::Loaded loaded{start_.config, {}};
   if (!start_.config_file.empty()) {
-    auto fresh = config::load_config(start_.config_file);
-    if (!fresh.ok()) {
-      log_.error("settings not reloaded: " + fresh.status().message());
-      return;
-    }
-    loaded = std::move(fresh).value();
+    TF_ASSIGN_OR_RETURN(loaded, config::load_config(start_.config_file));
     loaded.config.http_listen = start_.config.http_listen;
-    if (const Status status = config::check_config(loaded.config); !status.ok()) {
-      log_.error("settings not reloaded: " + status.message());
-      return;
-    }
+    TF_RETURN_IF_ERROR(config::check_config(loaded.config));
   }
-  auto options = api_options_of(loaded.config, start_.model_name);
-  if (!options.ok()) {
-    log_.error("settings not reloaded: " + options.status().message());
-    return;
-  }
-  api_->set_options(std::move(options).value());
+  TF_ASSIGN_OR_RETURN(auto options, api_options_of(loaded.config, start_.model_name));
+  api_->set_options(std::move(options));
   log_.set_level(log::level_of(loaded.config.log_level));
   start_.config.limits_drain_s = loaded.config.limits_drain_s;
-  log_.info("settings reloaded; keys that need a restart keep their values");
+  return ok_status();
 }
 
 void Daemon::on_tick() {
@@ -215,9 +225,12 @@ void Daemon::on_tick() {
 void Daemon::watch_engine(const EngineStats& stats) {
   using State = EngineStats::State;
   if (stats.state == State::kFailed) {
-    log_.error(ready_ ? "the engine failed: " + stats.state_detail
-                      : "the model cannot be loaded: " + stats.state_detail,
-               {{"TF_EVENT", "model_failed"}});
+    if (ready_) {
+      log_.error("the engine failed: " + stats.state_detail, {{"TF_EVENT", "engine_failed"}});
+    } else {
+      log_.error("the model cannot be loaded: " + stats.state_detail,
+                 {{"TF_EVENT", "model_failed"}});
+    }
     notifier_.status("failed: " + stats.state_detail);
     stop(ready_ ? service::kExitInternal : service::kExitIo);
     return;
@@ -239,7 +252,7 @@ void Daemon::watch_engine(const EngineStats& stats) {
     return;
   }
   notifier_.status("ready: " + std::to_string(stats.slots_busy) + " running, " +
-                   std::to_string(stats.waiting) + " waiting");
+                   std::to_string(stats.waiting) + " waiting" + reload_note_);
 }
 
 void Daemon::feed_watchdog(const EngineStats& stats) {

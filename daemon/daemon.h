@@ -49,6 +49,7 @@ class Daemon {
   void begin_drain(const char* why);
   void watch_drain();
   void reload();
+  Status take_over_settings();
   void stop(int exit_code);
   void tear_down();
 
@@ -72,6 +73,7 @@ class Daemon {
   int64_t drain_deadline_us_ = 0;
   int64_t last_slow_tick_us_ = 0;
   std::string last_detail_;
+  std::string reload_note_;  // at the end of the status line while the settings file is wrong
   uint64_t last_steps_ = 0;
   int exit_code_ = service::kExitOk;
 };

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "daemon/log/events.h"
+
 namespace tensorfold::log {
 namespace {
 
@@ -72,11 +74,16 @@ void JournalLog::write(LogLevel level, std::string_view message,
     return;
   }
   std::vector<std::string> texts;
-  texts.reserve(fields.size() + 3);
+  texts.reserve(fields.size() + 4);
   texts.push_back("MESSAGE=" + one_line(message));
   texts.push_back("PRIORITY=" + std::to_string(static_cast<int>(level)));
   texts.push_back("SYSLOG_IDENTIFIER=tensorfoldd");
-  for (const LogField& field : fields) texts.push_back(std::string(field.name) + "=" + field.value);
+  for (const LogField& field : fields) {
+    texts.push_back(std::string(field.name) + "=" + field.value);
+    if (field.name != "TF_EVENT") continue;
+    const std::string_view id = message_id_of(field.value);
+    if (!id.empty()) texts.push_back("MESSAGE_ID=" + std::string(id));
+  }
   std::vector<iovec> parts;
   parts.reserve(texts.size());
   for (std::string& text : texts) parts.push_back({text.data(), text.size()});

@@ -23,6 +23,11 @@ void Notifier::ready(const std::string& text) {
   sd_notify(0, ("READY=1\nSTATUS=" + text).c_str());
 }
 
+// systemd 253 and later want the time as well, in the same message; older ones ignore it.
+void Notifier::reloading() {
+  sd_notify(0, ("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(clock_.monotonic_us())).c_str());
+}
+
 void Notifier::stopping(const std::string& text) {
   last_status_ = text;
   sd_notify(0, ("STOPPING=1\nSTATUS=" + text).c_str());

@@ -21,6 +21,7 @@ class Notifier {
 
   void status(const std::string& text);  // sent on change, at most once per kStatusGapMs
   void ready(const std::string& text);
+  void reloading();  // ready() ends it
   void stopping(const std::string& text);
   // While loading or draining goes on: asks for more time, now and then.
   void extend_timeout();

@@ -8,11 +8,16 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "daemon/api/api_keys.h"
 #include "daemon/control/socket.h"
+#include "daemon/log/events.h"
 #include "daemon/log/journal_log.h"
+#include "daemon/service/notifier.h"
+#include "daemon/service/oom_score.h"
 #include "daemon/service/port_owner.h"
 
 using namespace tensorfold;
@@ -193,4 +198,94 @@ BOOST_AUTO_TEST_CASE(log_lines) {
     BOOST_TEST(static_cast<int>(log::level_of(name)) >= 3);
   }
   BOOST_TEST((log::level_of("notice") == LogLevel::kNotice));
+}
+
+namespace {
+
+// What a service manager would receive.
+class NotifySocket {
+ public:
+  NotifySocket() : path_(folder_.path + "/notify") {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
+    fd_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    BOOST_REQUIRE(bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    setenv("NOTIFY_SOCKET", path_.c_str(), 1);
+  }
+  ~NotifySocket() {
+    unsetenv("NOTIFY_SOCKET");
+    close(fd_);
+  }
+  NotifySocket(const NotifySocket&) = delete;
+  NotifySocket& operator=(const NotifySocket&) = delete;
+  std::string take() const {
+    char buffer[4096];
+    const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
+    return n > 0 ? std::string(buffer, static_cast<size_t>(n)) : "";
+  }
+
+ private:
+  Folder folder_;
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_service_manager_is_told_in_its_own_words) {
+  const NotifySocket manager;
+  ManualClock clock;
+  clock.advance_us(5'000'000);
+  service::Notifier notifier(clock);
+  notifier.status("loading");
+  BOOST_TEST(manager.take() == "STATUS=loading");
+  notifier.extend_timeout();
+  BOOST_TEST(manager.take() == "EXTEND_TIMEOUT_USEC=60000000");
+  notifier.extend_timeout();
+  BOOST_TEST(manager.take() == "");  // asked for already
+  clock.advance_us(service::kExtendAgainMs * 1000);
+  notifier.extend_timeout();
+  BOOST_TEST(manager.take() == "EXTEND_TIMEOUT_USEC=60000000");
+  notifier.ready("ready: tiny");
+  BOOST_TEST(manager.take() == "READY=1\nSTATUS=ready: tiny");
+  notifier.reloading();
+  BOOST_TEST(manager.take() == "RELOADING=1\nMONOTONIC_USEC=25000000");
+  notifier.stopping("draining: 2 left");
+  BOOST_TEST(manager.take() == "STOPPING=1\nSTATUS=draining: 2 left");
+}
+
+BOOST_AUTO_TEST_CASE(each_event_has_an_identity_of_its_own) {
+  std::set<std::string_view> names, ids;
+  for (const log::Event& event : log::event_table()) {
+    BOOST_TEST(names.insert(event.name).second, event.name);
+    BOOST_TEST(ids.insert(event.message_id).second, event.name);
+    BOOST_TEST(event.message_id.size() == 32u);
+    BOOST_TEST(event.message_id.find_first_not_of("0123456789abcdef") == std::string_view::npos);
+    BOOST_TEST(log::message_id_of(event.name) == event.message_id);
+  }
+  BOOST_TEST(names.size() >= 12u);
+  BOOST_TEST(log::message_id_of("no_such_event").empty());
+}
+
+BOOST_AUTO_TEST_CASE(only_on_a_gb10_the_service_offers_itself_to_the_oom_killer) {
+  const Folder folder;
+  const std::string gpu = folder.path + "/proc/driver/nvidia/gpus/000f:01:00.0";
+  std::filesystem::create_directories(gpu);
+  std::filesystem::create_directories(folder.path + "/proc/self");
+  const std::string score = folder.path + "/proc/self/oom_score_adj";
+  write_file(score, "0\n", 0644);
+  const auto read_score = [&] {
+    std::ifstream in(score);
+    std::string line;
+    std::getline(in, line);
+    return line;
+  };
+  BOOST_TEST(!service::offer_to_oom_killer(folder.path));
+  write_file(gpu + "/information", "Model: \t NVIDIA H200\n", 0644);
+  BOOST_TEST(!service::offer_to_oom_killer(folder.path));
+  BOOST_TEST(read_score() == "0");
+  write_file(gpu + "/information", "Model: \t NVIDIA GB10\n", 0644);
+  BOOST_TEST(service::offer_to_oom_killer(folder.path));
+  BOOST_TEST(read_score() == "1000");
 }

@@ -1,0 +1,31 @@
+#include "daemon/log/events.h"
+
+namespace tensorfold::log {
+namespace {
+
+constexpr Event kEvents[] = {
+    {"started", "e74cc6329559b103575068437cee484e"},
+    {"ready", "a5a1402223c2fc1c7c83afb4377df350"},
+    {"model_failed", "6a1747ae4cbf5564b78b9dc68061a0a3"},
+    {"engine_failed", "43ccf5c93c86a0c2e12d6416690611cc"},
+    {"start_failed", "44c64d4f2b8ec5da1fc9533433db7a7a"},
+    {"config_rejected", "63afdc3b2ca330f8cd3982717d569401"},
+    {"reloaded", "05db1c8ecb5e400f3aa53bb3aff58294"},
+    {"reload_rejected", "0227294f22d9008fd2350145e5890590"},
+    {"draining", "9138bc5fde0a31620e33047a5b3f1a11"},
+    {"drain_timeout", "d2fb40fe0879fea8b34c96a2da5ce622"},
+    {"stopped", "32e1fd8502ff59139d3e6a8aafc9aff4"},
+    {"request_done", "79fc9c22b32149810aa1ea8d277885c3"},
+};
+
+}  // namespace
+
+std::span<const Event> event_table() { return kEvents; }
+
+std::string_view message_id_of(std::string_view event) {
+  for (const Event& one : kEvents)
+    if (one.name == event) return one.message_id;
+  return {};
+}
+
+}  // namespace tensorfold::log
