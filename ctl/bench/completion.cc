@@ -79,7 +79,7 @@ class Reader {
       return data_loss("the server sent no usage in " + events_text() +
                        "; figures need stream_options.include_usage");
     }
-    if (sample_.first_us() == 0) {
+    if (sample_.text_us.empty() && sample_.finish_reason.empty()) {
       return data_loss("neither text nor a finish reason in " + events_text());
     }
     return std::move(sample_);

@@ -8,9 +8,9 @@
 namespace tensorfold::ctl::bench {
 namespace {
 
-constexpr int64_t kProbeWordsFew = 32;  // the two prompts that count tokens per word
-constexpr int64_t kProbeWordsMany = 288;
-constexpr int kTokenizeRoundsMax = 8;  // until there are tokens enough
+constexpr int64_t kProbeWords = 32;                     // of the prompt that tries token ids
+constexpr int kProbeListsFew = 1, kProbeListsMany = 3;  // the two that count tokens per word
+constexpr int kTokenizeRoundsMax = 8;                   // until there are tokens enough
 
 constexpr FixedPrompt kSetA[] = {
     {"code",
@@ -102,7 +102,7 @@ std::string Words::phrase() {
 Status LongPrompts::prepare(bool chat_only) {
   by_ids_ = false;
   if (!chat_only) {
-    const auto ids = tokenize(words_.salt() + " " + words_.text(kProbeWordsFew));
+    const auto ids = tokenize(words_.salt() + " " + words_.text(kProbeWords));
     if (ids.ok() && !ids->empty()) {
       Ask probe;
       probe.token_ids = *ids;
@@ -115,22 +115,25 @@ Status LongPrompts::prepare(bool chat_only) {
   return calibrate();
 }
 
+// Every word as often as any other, so that what is counted is the mean of the list.
 Status LongPrompts::calibrate() {
+  const int lists[2] = {kProbeListsFew, kProbeListsMany};
   double cost[2] = {};
-  const int64_t count[2] = {kProbeWordsFew, kProbeWordsMany};
   for (int i = 0; i < 2; ++i) {
     Ask probe;
-    probe.text = words_.salt() + " " + words_.text(count[i]);
+    probe.text = words_.salt();
+    for (int n = 0; n < lists[i]; ++n) {
+      for (const std::string_view word : kWords) (probe.text += ' ') += word;
+    }
     const auto sample = complete(target_, probe);
     if (!sample.ok()) return sample.status().with_context("a short prompt");
     cost[i] = static_cast<double>(sample->prompt_tokens);
   }
-  tokens_per_word_ = (cost[1] - cost[0]) / static_cast<double>(count[1] - count[0]);
-  tokens_around_ = cost[0] - tokens_per_word_ * static_cast<double>(count[0]);
+  const double list = (cost[1] - cost[0]) / (lists[1] - lists[0]);
+  tokens_per_word_ = list / static_cast<double>(std::size(kWords));
+  tokens_around_ = cost[0] - list * lists[0];
   if (!(tokens_per_word_ > 0)) {
-    return data_loss("a prompt of " + std::to_string(count[1]) +
-                     " words has no more tokens than one of " + std::to_string(count[0]) +
-                     " by the server's usage");
+    return data_loss("three times the words have no more tokens by the server's usage");
   }
   return ok_status();
 }
