@@ -83,6 +83,21 @@ constexpr Option kPromptCheckOptions[] = {
     {"--json", "", "print JSON"},
 };
 
+constexpr Option kGrammarCheckOptions[] = {
+    {"--schema", "FILE", "a JSON Schema"},
+    {"--regex", "TEXT", "a regular expression"},
+    {"--choice", "FILE", "texts: a JSON list, or one a line"},
+    {"--ebnf", "FILE", "a grammar in GBNF"},
+    {"--tools", "FILE", "tools as a request has them, or the request"},
+    {"--instance", "FILE", "a reply to try"},
+    {"--serving", "", "white space, order and undeclared members as in serving"},
+    {"--json", "", "print JSON"},
+};
+constexpr Option kGrammarBenchOptions[] = {
+    {"--tokenizer", "FILE", "tokenizer.json or model folder (the embedded model's)"},
+    {"--json", "", "print JSON"},
+};
+
 constexpr Verb kVerbs[] = {
     // noun, name, positional, summary, options, offline, run
     {"", "status", "", "the state of the service", kStatusOptions, false, run_status},
@@ -118,6 +133,10 @@ constexpr Verb kVerbs[] = {
      run_prompt_decode},
     {"prompt", "check", "FILE", "run a file of prompt cases; exit status 1 if one is wrong",
      kPromptCheckOptions, true, run_prompt_check},
+    {"grammar", "check", "", "whether a constraint can be enforced, and what it accepts",
+     kGrammarCheckOptions, true, run_grammar_check},
+    {"grammar", "bench", "DIR", "masks and verdicts over a folder of schemas",
+     kGrammarBenchOptions, true, run_grammar_bench},
     {"bench", "ready", "", "time until the first token", kBenchReadyOptions, true, run_bench_ready},
     {"bench", "decode", "", "speed of one reply at a time", kBenchDecodeOptions, true,
      run_bench_decode},

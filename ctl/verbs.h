@@ -30,4 +30,7 @@ int run_bench_depth(const Invocation& call);       // bench_verbs.cc
 int run_bench_needle(const Invocation& call);      // bench_verbs.cc
 int run_bench_first_long(const Invocation& call);  // bench_verbs.cc
 
+int run_grammar_check(const Invocation& call);  // grammar_verbs.cc
+int run_grammar_bench(const Invocation& call);  // grammar_verbs.cc
+
 }  // namespace tensorfold::ctl

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kEbnfMaxBytes = 1 << 20;
 constexpr size_t kEbnfNodesMax = 200'000;
+constexpr size_t kEbnfRulesMax = 2'000;
 constexpr int kEbnfDepthMax = 200;
 constexpr int kEbnfRepeatMax = 5'000;
 
@@ -67,6 +68,8 @@ class Parser {
         fail("the rule \"" + name + "\" is there twice");
       }
       rules[name] = {std::move(body), at};
+      if (rules.size() > kEbnfRulesMax)
+        fail("more than " + std::to_string(kEbnfRulesMax) + " rules");
       space(true);
     }
     if (error_.empty()) return ok_status();

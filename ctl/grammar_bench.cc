@@ -1,0 +1,154 @@
+// Each schema once, with empty caches: compile and first mask; then a mask and a step per token of
+// each instance; then windows of six masks along the next tokens.
+#include "ctl/grammar_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "engine/grammar/constraint.h"
+
+namespace tensorfold::ctl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using grammar::ConstraintKind;
+using grammar::ConstraintSpec;
+
+constexpr int kWindowRows = 6;
+
+double micros(Clock::time_point from) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - from).count();
+}
+
+bool allowed(const std::vector<uint32_t>& bits, TokenId id) {
+  const auto i = static_cast<size_t>(id);
+  return i / 32 < bits.size() && ((bits[i / 32] >> (i % 32)) & 1U) != 0;
+}
+
+// Whether the reply `ids` is accepted and may end there.
+bool replay(const MaskSource& source, const std::vector<TokenId>& ids, TokenId end,
+            std::vector<uint32_t>& bits, GrammarBench& bench) {
+  MaskState state = source.start();
+  std::vector<MaskState> states = {state};
+  for (const TokenId id : ids) {
+    const auto from = Clock::now();
+    (void)source.mask(state, bits);
+    const bool ok = allowed(bits, id);
+    if (ok) state = source.next(state, id);
+    bench.mask_us.push_back(micros(from));
+    if (!ok || state == kMaskDead) return false;
+    states.push_back(state);
+  }
+  (void)source.mask(state, bits);
+  const bool ends = allowed(bits, end);
+  for (size_t i = 0; i + kWindowRows <= states.size(); i += kWindowRows / 2) {
+    const auto from = Clock::now();
+    for (size_t row = 0; row < kWindowRows; ++row) (void)source.mask(states[i + row], bits);
+    bench.window_us.push_back(micros(from));
+  }
+  return ends;
+}
+
+Status bench_file(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                  const std::shared_ptr<const grammar::VocabImage>& vocab, GrammarBench& bench) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return io_error(path.string(), errno);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const Result<Json> json = parse_json(text, JsonDialect::kPython);
+  if (!json.ok()) return json.status().with_context(path.string());
+  const Json* schema = json->find("schema");
+  const Json* tests = json->find("tests");
+  if (schema == nullptr || tests == nullptr || !tests->is_array())
+    return invalid_argument(path.string() + ": \"schema\" and \"tests\" expected");
+  ConstraintSpec spec;
+  spec.kind = ConstraintKind::kJsonSchema;
+  spec.text = dump_json_compact(*schema);
+  spec.whitespace = grammar::Whitespace::kAny;
+  spec.ordered = spec.closed = false;
+  const std::string name = path.stem().string();
+  const auto from = Clock::now();
+  const auto source = compile_constraint(spec, vocab);
+  std::vector<uint32_t> bits(vocab->words());
+  if (source.ok()) (void)(*source)->mask((*source)->start(), bits);
+  bench.compile_us.push_back(micros(from));
+  if (!source.ok()) {
+    bench.unsupported.push_back(name);
+    bench.reasons.push_back(source.status().message());
+    return ok_status();
+  }
+  bool rejected = false, accepted = false;
+  for (const Json& test : tests->as_array()) {
+    const Json* valid = test.find("valid");
+    const Json* data = test.find("data");
+    if (valid == nullptr || !valid->is_bool() || data == nullptr) continue;
+    const std::vector<TokenId> ids = tokenizer.encode(dump_json_python(*data));
+    const bool yes = replay(**source, ids, vocab->spec().end_ids[0], bits, bench);
+    if (valid->as_bool() && !yes) rejected = true;
+    if (!valid->as_bool() && yes) accepted = true;
+  }
+  if (rejected) bench.valid_rejected.push_back(name);
+  if (accepted) bench.invalid_accepted.push_back(name);
+  if (!rejected && !accepted) bench.passed.push_back(name);
+  return ok_status();
+}
+
+Json names(const std::vector<std::string>& list) {
+  Json::Array out;
+  for (const std::string& s : list) out.push_back(Json::string(s));
+  return Json::array(std::move(out));
+}
+
+Json figures(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  auto at = [&](double q) {
+    if (values.empty()) return Json::null();
+    const auto i = static_cast<size_t>(q * static_cast<double>(values.size()));
+    return Json::real(values[std::min(i, values.size() - 1)]);
+  };
+  return Json::object({{"count", Json::integer(static_cast<int64_t>(values.size()))},
+                       {"p50", at(0.50)},
+                       {"p90", at(0.90)},
+                       {"p99", at(0.99)},
+                       {"p99.9", at(0.999)},
+                       {"max", at(1.0)}});
+}
+
+}  // namespace
+
+Result<GrammarBench> bench_folder(const std::string& folder, const Tokenizer& tokenizer,
+                                  std::shared_ptr<const grammar::VocabImage> vocab) {
+  std::vector<std::filesystem::path> files;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
+    if (entry.path().extension() == ".json" && entry.path().filename() != "MANIFEST.json")
+      files.push_back(entry.path());
+  }
+  if (failed) return io_error(folder, failed.value());
+  if (files.empty()) return invalid_argument(folder + ": no schemas (*.json)");
+  std::sort(files.begin(), files.end());
+  GrammarBench bench;
+  for (const auto& file : files) TF_RETURN_IF_ERROR(bench_file(file, tokenizer, vocab, bench));
+  return bench;
+}
+
+Json bench_json(const GrammarBench& bench) {
+  Json::Array unsupported;
+  for (size_t i = 0; i < bench.unsupported.size(); ++i)
+    unsupported.push_back(Json::string(bench.unsupported[i]));
+  Json::Object reasons;
+  for (size_t i = 0; i < bench.unsupported.size(); ++i)
+    reasons.emplace_back(bench.unsupported[i], Json::string(bench.reasons[i]));
+  return Json::object({{"passed", names(bench.passed)},
+                       {"unsupported", Json::array(std::move(unsupported))},
+                       {"valid_rejected", names(bench.valid_rejected)},
+                       {"invalid_accepted", names(bench.invalid_accepted)},
+                       {"mask_us", figures(bench.mask_us)},
+                       {"window_us", figures(bench.window_us)},
+                       {"compile_us", figures(bench.compile_us)},
+                       {"reasons", Json::object(std::move(reasons))}});
+}
+
+}  // namespace tensorfold::ctl
