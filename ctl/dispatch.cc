@@ -1,5 +1,8 @@
 // Command line -> verb. Owns parsing of options; knows nothing of what verbs do.
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <optional>
 #include <ostream>
 
 #include "ctl/verb.h"
@@ -9,7 +12,8 @@ namespace tensorfold::ctl {
 namespace {
 
 void print_help(std::ostream& out) {
-  out << "usage: tfctl [--socket PATH] [--timeout SECONDS] [--json] NOUN VERB [ARGS]\n\n";
+  out << "usage: tfctl [--socket PATH | --instance NAME] [--timeout SECONDS] [--json] NOUN VERB "
+         "[ARGS]\n\n";
   for (const Verb& verb : verb_table()) {
     out << "  ";
     if (!verb.noun.empty()) out << verb.noun << ' ';
@@ -97,11 +101,30 @@ int take_option(const Verb& verb, std::span<const std::string> args, size_t& i, 
   return kExitOk;
 }
 
+// The control socket of tensorfoldd@NAME.service, or nothing if no unit can have that name.
+std::optional<std::string> instance_socket(const std::string& name) {
+  constexpr size_t kInstanceNameBytesMax = 64;
+  const auto good = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' || c == '-';
+  };
+  if (name.empty() || name.size() > kInstanceNameBytesMax) return std::nullopt;
+  if (!std::all_of(name.begin(), name.end(), good)) return std::nullopt;
+  return std::string(control::kRuntimeDirectory) + "-" + name + "/" +
+         std::string(control::kSocketName);
+}
+
 // Global options before the verb. Returns kExitOk or the code to end with.
 int take_globals(std::span<const std::string> args, size_t& i, Invocation& call) {
   for (; i < args.size() && args[i].rfind("--", 0) == 0; ++i) {
     if (args[i] == "--json") {
       call.json = true;
+    } else if (args[i] == "--instance" && i + 1 < args.size()) {
+      const auto socket = instance_socket(args[++i]);
+      if (!socket) {
+        return usage_error(*call.err,
+                           "--instance needs a unit's instance name, not '" + args[i] + "'");
+      }
+      call.socket_path = *socket;
     } else if ((args[i] == "--socket" || args[i] == "--timeout") && i + 1 < args.size()) {
       const std::string& value = args[i + 1];
       if (args[i] == "--socket") {

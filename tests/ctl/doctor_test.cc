@@ -231,6 +231,15 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_named) {
   BOOST_TEST(preflight::contains(broken.status().message(), "facts.json"));
 }
 
+BOOST_AUTO_TEST_CASE(an_instance_has_a_socket_of_its_own) {
+  const Run run = tfctl({"--instance", "tf-test-none", "status"});
+  BOOST_TEST(run.code == ctl::kExitNotRunning);
+  BOOST_TEST(preflight::contains(run.err, "/run/tensorfoldd-tf-test-none/control.sock"));
+  for (const char* name : {"", "a/b", "../x", "a b"}) {
+    BOOST_TEST(tfctl({"--instance", name, "status"}).code == ctl::kExitUsage, name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(check_names_are_unique_and_every_check_has_a_reason) {
   std::set<std::string_view> names;
   for (const preflight::Check& check : preflight::check_table()) {
