@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "ctl/eval_units_runner.h"
+#include "kernels/backend.h"
 #include "kernels/formats.h"
 #include "kernels/hc_step.h"
 #include "kernels/index_select.h"

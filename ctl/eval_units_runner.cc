@@ -13,20 +13,14 @@ UnitMatrix make_panels(std::span<const float> values, int out, int in, WeightLay
   m.view.layout = layout;
   m.view.out = out;
   m.view.in = in;
-  const size_t panel = static_cast<size_t>(kPanelOutputs);
-  const size_t size = static_cast<size_t>(m.view.panels()) * static_cast<size_t>(in) * panel;
-  m.f32.assign(size, 0.0f);
-  for (size_t o = 0; o < static_cast<size_t>(out); ++o) {
-    for (size_t i = 0; i < static_cast<size_t>(in); ++i) {
-      m.f32[(o / panel * static_cast<size_t>(in) + i) * panel + o % panel] =
-          values[o * static_cast<size_t>(in) + i];
-    }
-  }
   if (layout == WeightLayout::kPanelBf16) {
-    m.bf16 = to_bf16(m.f32);
+    m.bf16.resize(static_cast<size_t>(m.view.bytes()) / sizeof(uint16_t));
     m.view.data = m.bf16.data();
+    pack_panels(values.data(), out, in, layout, m.bf16.data());
   } else {
+    m.f32.resize(static_cast<size_t>(m.view.bytes()) / sizeof(float));
     m.view.data = m.f32.data();
+    pack_panels(values.data(), out, in, layout, m.f32.data());
   }
   return m;
 }

@@ -2,6 +2,9 @@
 // CPU and CUDA engines run the same code above this line.
 #pragma once
 
+#include <memory>
+
+#include "engine/base/status.h"
 #include "kernels/attention_append.h"
 #include "kernels/attention_core.h"
 #include "kernels/embed_rows.h"
@@ -34,5 +37,8 @@ struct Backend {
 };
 
 const Backend& cpu_backend();
+// Threads that share the CPU operations; 0: one per core. kUnavailable when the system refuses
+// them.
+Result<std::unique_ptr<Stream>> make_cpu_stream(int threads);
 
 }  // namespace tensorfold

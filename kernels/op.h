@@ -30,6 +30,8 @@ struct OpCost {
   int64_t operations = 0;  // multiplies and adds, counted separately
 };
 
+inline constexpr int kRowWidthMax = 1024;  // values of a head, latent or index row
+
 enum class ValueType : unsigned char { kBf16, kF32 };
 
 }  // namespace tensorfold

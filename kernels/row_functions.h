@@ -1,18 +1,11 @@
-// Functions on single rows that the CPU operations are made of, and a CPU stream, as something that
-// can be called from outside: `tfctl model eval --units` and tests compare them with recorded
-// vectors. They call the very functions that the operations call; nothing else should use them.
+// Functions on single rows that the CPU operations are made of, as something that can be called
+// from outside: `tfctl model eval --units` and tests compare them with recorded vectors. They call
+// the very functions that the operations call; nothing else should use them.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-
-#include "engine/base/status.h"
-#include "kernels/op.h"
 
 namespace tensorfold {
-
-// A stream of `threads` threads (0: one per core) for calling cpu:: operations.
-Result<std::unique_ptr<Stream>> make_cpu_stream(int threads);
 
 // y [n] = bf16(w * (x * rsqrt(mean(x^2) + eps))); n a multiple of 16.
 void cpu_rms_norm_row(const float* x, const float* w, int n, float eps, float* y);

@@ -35,6 +35,10 @@ struct WeightView {
   }
 };
 
+// Makes panels from rows: `w` [out][in] fp32 -> bf16 or fp32 panels at `panels`
+// (WeightView::bytes() long). kernels/cpu/dense.cc
+void pack_panels(const float* w, int out, int in, WeightLayout layout, void* panels);
+
 // y = W x over `rows` rows.
 inline OpCost weight_cost(const WeightView& w, int64_t rows) {
   return {w.bytes() + rows * (w.in + w.out) * 2, 2 * rows * w.in * w.out};

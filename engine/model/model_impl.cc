@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "kernels/cpu/parallel.h"
-#include "kernels/cpu/row_ops.h"
 #include "kernels/formats.h"
 #include "kernels/rope.h"
 
@@ -38,7 +36,7 @@ Status ForwardModel::prepare(const WeightSource& source) {
   fingerprint_ = source.fingerprint();
   TF_RETURN_IF_ERROR(check_dimensions());
   backend_ = &cpu_backend();
-  TF_ASSIGN_OR_RETURN(stream_, CpuStream::create(options_.threads));
+  TF_ASSIGN_OR_RETURN(stream_, make_cpu_stream(options_.threads));
   TF_ASSIGN_OR_RETURN(weights_, load_model_weights(source));
   const std::span<const int32_t> map = source.engram_token_map();
   token_map_.assign(map.begin(), map.end());
@@ -71,11 +69,11 @@ Status ForwardModel::check_dimensions() const {
   const ModelConfig& c = config_;
   const Row rows[] = {
       {"hidden_size", c.hidden, 32, 1 << 20},
-      {"head_dim", c.head_dim, 32, cpu::kRowWidthMax},
+      {"head_dim", c.head_dim, 32, kRowWidthMax},
       {"qk_rope_head_dim", c.rope_dim, 2, c.head_dim},
       {"q_lora_rank", c.q_lora_rank, 32, 1 << 20},
       {"o_lora_rank", c.o_lora_rank, 32, 1 << 20},
-      {"index_head_dim", c.index_head_dim, 32, cpu::kRowWidthMax},
+      {"index_head_dim", c.index_head_dim, 32, kRowWidthMax},
       {"qk_rope_head_dim (of index_head_dim)", c.rope_dim, 2, c.index_head_dim},
       {"moe_intermediate_size", c.moe_intermediate, 32, 1 << 20},
       {"hc_mult", c.hc_mult, 1, kHcMax},

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/cpu/dense.h"
 #include "kernels/formats.h"
 
 namespace tensorfold {
@@ -67,8 +66,8 @@ class Loader {
       dequantize_rows(weight, begin, end, part);
       for (const float v : part)
         if (!std::isfinite(v)) return data_loss(name + ": a value is not finite");
-      cpu::pack_panels(part.data(), static_cast<int>(end - begin), view.in, layout,
-                       data + begin * weight.in * element);
+      pack_panels(part.data(), static_cast<int>(end - begin), view.in, layout,
+                  data + begin * weight.in * element);
     }
     return ok_status();
   }

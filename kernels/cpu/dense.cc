@@ -186,6 +186,10 @@ void dense(DenseJob* jobs, int count, CpuStream& stream) {
   });
 }
 
+}  // namespace tensorfold::cpu
+
+namespace tensorfold {
+
 void pack_panels(const float* w, int out, int in, WeightLayout layout, void* panels) {
   const int padded = (out + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs;
   for (int n = 0; n < padded; ++n) {
@@ -203,4 +207,4 @@ void pack_panels(const float* w, int out, int in, WeightLayout layout, void* pan
   }
 }
 
-}  // namespace tensorfold::cpu
+}  // namespace tensorfold

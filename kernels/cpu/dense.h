@@ -45,8 +45,4 @@ struct DenseJob {
 };
 void dense(DenseJob* jobs, int count, CpuStream& stream);
 
-// Makes panels from rows: `w` [out][in] fp32 -> bf16 or fp32 panels at `panels`
-// (WeightView::bytes() long).
-void pack_panels(const float* w, int out, int in, WeightLayout layout, void* panels);
-
 }  // namespace tensorfold::cpu

@@ -1,8 +1,6 @@
 // See kernels/row_functions.h.
 #include "kernels/row_functions.h"
 
-#include <utility>
-
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/row_ops.h"
 
@@ -14,11 +12,6 @@ void pool_pair(const float* a0, const float* g0, const float* a1, const float* g
                float* pooled);
 
 }  // namespace cpu
-
-Result<std::unique_ptr<Stream>> make_cpu_stream(int threads) {
-  TF_ASSIGN_OR_RETURN(std::unique_ptr<CpuStream> stream, CpuStream::create(threads));
-  return std::unique_ptr<Stream>(std::move(stream));
-}
 
 void cpu_rms_norm_row(const float* x, const float* w, int n, float eps, float* y) {
   cpu::rms_norm(x, w, n, eps, y);

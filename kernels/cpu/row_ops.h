@@ -9,8 +9,6 @@
 
 namespace tensorfold::cpu {
 
-inline constexpr int kRowWidthMax = 1024;  // values of a row that is kept on a lane's stack
-
 void widen_bf16(const uint16_t* x, int64_t n, float* y);
 void narrow_bf16(const float* x, int64_t n, uint16_t* y);
 

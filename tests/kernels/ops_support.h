@@ -63,7 +63,7 @@ struct TestWeight {
       auto* rows = reinterpret_cast<uint16_t*>(memory.data());
       for (size_t i = 0; i < values.size(); ++i) rows[i] = f32_to_bf16(values[i]);
     } else {
-      cpu::pack_panels(values.data(), out, in, layout, memory.data());
+      pack_panels(values.data(), out, in, layout, memory.data());
     }
   }
 

@@ -105,7 +105,8 @@ BOOST_AUTO_TEST_CASE(acceptance_converges_to_what_happens) {
   }
   BOOST_TEST(std::fabs(mean - 0.75) < 0.02);
   BOOST_TEST(a.rate(2) < 0.01);
-  BOOST_TEST(a.rate(3) == Acceptance().rate(3));  // never tried
+  BOOST_TEST(a.rate(3) == 0.6);  // never tried, behind a bad place: what is assumed at first
+  BOOST_TEST(Acceptance().rate(4) == Acceptance().rate(0));  // never tried: as good as before it
   BOOST_TEST(a.drafted() == 12000);
   BOOST_TEST((a.accepted() > 4000 && a.accepted() < 5000));
 }
