@@ -29,7 +29,7 @@ bool allowed(const std::vector<uint32_t>& bits, TokenId id) {
 }
 
 // Whether the reply `ids` is accepted and may end there.
-bool replay(const MaskSource& source, const std::vector<TokenId>& ids, TokenId end,
+bool replay(const std::string& name, const MaskSource& source, const std::vector<TokenId>& ids, TokenId end,
             std::vector<uint32_t>& bits, GrammarBench& bench) {
   MaskState state = source.start();
   std::vector<MaskState> states = {state};
@@ -39,6 +39,10 @@ bool replay(const MaskSource& source, const std::vector<TokenId>& ids, TokenId e
     const bool ok = allowed(bits, id);
     if (ok) state = source.next(state, id);
     bench.mask_us.push_back(micros(from));
+    if (bench.mask_us.back() > bench.slowest_mask_us) {
+      bench.slowest_mask_us = bench.mask_us.back();
+      bench.slowest_mask = name;
+    }
     if (!ok || state == kMaskDead) return false;
     states.push_back(state);
   }
@@ -74,6 +78,10 @@ Status bench_file(const std::filesystem::path& path, const Tokenizer& tokenizer,
   std::vector<uint32_t> bits(vocab->words());
   if (source.ok()) (void)(*source)->mask((*source)->start(), bits);
   bench.compile_us.push_back(micros(from));
+  if (bench.compile_us.back() > bench.slowest_compile_us) {
+    bench.slowest_compile_us = bench.compile_us.back();
+    bench.slowest_compile = name;
+  }
   if (!source.ok()) {
     bench.unsupported.push_back(name);
     bench.reasons.push_back(source.status().message());
@@ -85,7 +93,7 @@ Status bench_file(const std::filesystem::path& path, const Tokenizer& tokenizer,
     const Json* data = test.find("data");
     if (valid == nullptr || !valid->is_bool() || data == nullptr) continue;
     const std::vector<TokenId> ids = tokenizer.encode(dump_json_python(*data));
-    const bool yes = replay(**source, ids, vocab->spec().end_ids[0], bits, bench);
+    const bool yes = replay(name, **source, ids, vocab->spec().end_ids[0], bits, bench);
     if (valid->as_bool() && !yes) rejected = true;
     if (!valid->as_bool() && yes) accepted = true;
   }
@@ -148,6 +156,8 @@ Json bench_json(const GrammarBench& bench) {
                        {"mask_us", figures(bench.mask_us)},
                        {"window_us", figures(bench.window_us)},
                        {"compile_us", figures(bench.compile_us)},
+                       {"slowest_mask", Json::string(bench.slowest_mask)},
+                       {"slowest_compile", Json::string(bench.slowest_compile)},
                        {"reasons", Json::object(std::move(reasons))}});
 }
 

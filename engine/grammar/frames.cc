@@ -48,9 +48,71 @@ size_t Frames::bytes() const {
 FrameId Frames::intern(Frame frame) {
   frame.depth =
       static_cast<uint16_t>(std::min<uint32_t>(frames_[frame.parent].depth + 1U, UINT16_MAX));
+  if (frame.kind == Frame::Kind::kJoin) {
+    frame.depth = 0;
+    for (const uint64_t id : sets_[frame.e]) frame.depth = std::max(frame.depth, frames_[id].depth);
+  }
   const auto [it, fresh] = ids_.emplace(frame, static_cast<FrameId>(frames_.size()));
   if (fresh) frames_.push_back(frame);
   return it->second;
+}
+
+void Frames::merge(FrameSet& set) {
+  if (set.size() < 2) return;
+  auto joinable = [](const Frame& f) {
+    switch (f.kind) {
+      case Frame::Kind::kTerminal:
+      case Frame::Kind::kText:
+      case Frame::Kind::kValue:
+        return f.e == 0;
+      case Frame::Kind::kColon:
+      case Frame::Kind::kObject:
+      case Frame::Kind::kArray:
+        return true;
+      default:
+        return false;
+    }
+  };
+  std::unordered_map<Frame, FrameSet, Hash> groups;
+  bool any = false;
+  for (const FrameId id : set) {
+    Frame key = frames_[id];
+    if (!joinable(key)) continue;
+    key.parent = kEndFrame;
+    FrameSet& group = groups[key];
+    group.push_back(id);
+    any = any || group.size() > 1;
+  }
+  if (!any) return;
+  FrameSet out;
+  for (const FrameId id : set) {
+    Frame key = frames_[id];
+    if (!joinable(key)) {
+      out.push_back(id);
+      continue;
+    }
+    key.parent = kEndFrame;
+    const FrameSet& group = groups[key];
+    if (group[0] != id) continue;
+    if (group.size() == 1) {
+      out.push_back(id);
+      continue;
+    }
+    uint32_t parents = 0;
+    for (const FrameId member : group) {
+      const Frame below = frames_[frames_[member].parent];
+      if (below.kind != Frame::Kind::kJoin) {
+        parents = set_add(parents, frames_[member].parent);
+        continue;
+      }
+      const std::vector<uint64_t> joined = sets_[below.e];
+      for (const uint64_t p : joined) parents = set_add(parents, static_cast<uint32_t>(p));
+    }
+    Frame merged = frames_[id];
+    merged.parent = intern({Frame::Kind::kJoin, 0, 0, 0, 0, 0, parents, kEndFrame});
+    out.push_back(intern(merged));
+  }
+  set.swap(out);
 }
 
 FrameSet Frames::start() {
@@ -116,6 +178,11 @@ void Frames::resume(FrameId parent, FrameSet& out) {
     enter_parameter(f, out);
     return;
   }
+  if (f.kind == Frame::Kind::kJoin) {
+    const std::vector<uint64_t> joined = sets_[f.e];
+    for (const uint64_t id : joined) resume(static_cast<FrameId>(id), out);
+    return;
+  }
   if (f.kind != Frame::Kind::kSequence) {
     add_unique(out, parent);
     return;
@@ -165,6 +232,7 @@ void Frames::step(FrameId id, uint32_t symbol, FrameSet& out) {
     case Frame::Kind::kSymbol:
     case Frame::Kind::kSequence:
     case Frame::Kind::kTool:
+    case Frame::Kind::kJoin:
       return;
     case Frame::Kind::kTerminal:
       step_terminal(f, byte, out);

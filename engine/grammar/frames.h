@@ -31,6 +31,7 @@ struct Frame {
     kSymbol,    // a: token id
     kSequence,  // a: expression, b: next part (consumes nothing itself)
     kTool,      // a: tool shape, c: seen, d: count (consumes nothing itself)
+    kJoin,      // e: set of frames, each of which continues (consumes nothing itself)
   };
   Kind kind = Kind::kEnd;
   uint16_t depth = 0;
@@ -68,6 +69,9 @@ class Frames {
   // The threads that continue once the frame above `parent` is done.
   void resume(FrameId parent, FrameSet& out);
   FrameId intern(Frame frame);
+  // Threads that differ only in what they return to become one that returns to all of it, so that
+  // overlapping alternatives do not multiply at every level of nesting.
+  void merge(FrameSet& set);
 
   // A string's content by one byte of JSON text. `spec.raw` is not for this.
   TextStep text_step(const TextSpec& spec, TextState& s, uint8_t byte) const;

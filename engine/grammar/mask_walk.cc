@@ -128,6 +128,7 @@ void MaskWalk::walk_below(const TokenTrie& trie, uint32_t root, const FrameSet& 
       i = nodes[i].end;
       continue;
     }
+    frames_.merge(after);
     set_tokens(trie, i, bits);
     ++i;
   }

@@ -125,6 +125,7 @@ class MatcherImpl final : public Matcher {
   void advance(FrameSet& now, uint32_t symbol) const {
     FrameSet after;
     for (const FrameId id : now) frames_.step(id, symbol, after);
+    frames_.merge(after);
     now.swap(after);
   }
 

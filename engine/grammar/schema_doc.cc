@@ -119,6 +119,16 @@ int draft_of(const Json& root) {
   return 0;
 }
 
+// The draft that a keyword came with (8: 2019-09, 9: 2020-12); 0 for those of old.
+int since(const std::string& key) {
+  if (key == "const" || key == "contains" || key == "propertyNames") return 6;
+  if (key == "if" || key == "then" || key == "else") return 7;
+  if (key == "dependentRequired" || key == "dependentSchemas" || key == "minContains" ||
+      key == "maxContains" || key == "unevaluatedProperties" || key == "unevaluatedItems")
+    return 8;
+  return key == "prefixItems" ? 9 : 0;
+}
+
 bool holds_values(const std::string& key) {
   return key == "enum" || key == "const" || key == "default" || key == "examples";
 }
@@ -145,9 +155,29 @@ Result<std::unique_ptr<SchemaDoc>> SchemaDoc::load(Json root) {
   if (!doc->root_.is_object() && !doc->root_.is_bool())
     return invalid_argument("schema at #: an object or a boolean expected");
   doc->draft_ = draft_of(doc->root_);
+  if (doc->draft_ != 0) doc->strip(doc->root_, true);
   doc->resources_[""] = &doc->root_;
   doc->scan(doc->root_, "", true);
   return doc;
+}
+
+// Takes out the keywords that the declared draft does not have: it gives them no meaning.
+void SchemaDoc::strip(Json& value, bool schema) {
+  if (value.is_array()) {
+    for (Json& item : value.as_array()) strip(item, schema);
+    return;
+  }
+  if (!value.is_object()) return;
+  Json::Object& members = value.as_object();
+  if (schema) std::erase_if(members, [&](const auto& m) { return since(m.first) > draft_; });
+  for (auto& [key, member] : members) {
+    if (schema && holds_values(key)) continue;
+    if (schema && holds_named_schemas(key) && member.is_object()) {
+      for (auto& named : member.as_object()) strip(named.second, true);
+    } else {
+      strip(member, true);
+    }
+  }
 }
 
 void SchemaDoc::scan(const Json& value, const std::string& base, bool schema) {

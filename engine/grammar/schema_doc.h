@@ -37,6 +37,7 @@ class SchemaDoc {
   Result<const Json*> dynamic_target(const Json& from, const std::string& ref) const;
 
  private:
+  void strip(Json& value, bool schema);
   void scan(const Json& value, const std::string& base, bool schema);
   Result<const Json*> walk_pointer(const Json& from, std::string_view pointer,
                                    const std::string& ref) const;

@@ -24,6 +24,7 @@ TextVerdict match_text(const Program& program, std::string_view text) {
     }
     out.at = i;
     if (after.empty()) return out;
+    frames.merge(after);
     i += taken ? kMarker.size() : 1;
     now.swap(after);
   }
