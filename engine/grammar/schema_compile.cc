@@ -8,7 +8,7 @@ namespace {
 
 std::string number_text(const Json& v) { return v.is_int() ? v.as_string() : dump_json_compact(v); }
 
-// The spellings of one number: as written, and without a zero fraction.
+// The spellings of one number: as written, and without a zero fraction or an exponent.
 void number_words(const Json& v, std::vector<std::string>& words) {
   const std::string text = number_text(v);
   words.push_back(text);
@@ -17,7 +17,6 @@ void number_words(const Json& v, std::vector<std::string>& words) {
   const std::string whole = (d->negative ? "-" : "") + (d->whole.empty() ? "0" : d->whole);
   if (d->fraction.empty()) {
     if (whole != text) words.push_back(whole);
-    if (whole + ".0" != text) words.push_back(whole + ".0");
   } else if (whole + "." + d->fraction != text) {
     words.push_back(whole + "." + d->fraction);
   }

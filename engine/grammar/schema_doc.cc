@@ -133,6 +133,16 @@ bool holds_values(const std::string& key) {
   return key == "enum" || key == "const" || key == "default" || key == "examples";
 }
 
+bool holds_schemas(const std::string& key) {
+  for (const char* k :
+       {"items", "prefixItems", "additionalItems", "contains", "not", "allOf", "anyOf", "oneOf",
+        "if", "then", "else", "additionalProperties", "propertyNames", "unevaluatedItems",
+        "unevaluatedProperties", "contentSchema"}) {
+    if (key == k) return true;
+  }
+  return false;
+}
+
 bool holds_named_schemas(const std::string& key) {
   return key == "properties" || key == "patternProperties" || key == "definitions" ||
          key == "$defs" || key == "dependencies" || key == "dependentSchemas";
@@ -214,7 +224,8 @@ void SchemaDoc::scan(const Json& value, const std::string& base, bool schema) {
       for (const auto& [name, child] : member.as_object()) scan(child, here, true);
       base_[&member] = here;
     } else {
-      scan(member, here, true);
+      // What an unknown keyword holds can be referred to, but names nothing itself.
+      scan(member, here, schema && holds_schemas(key));
     }
   }
 }
