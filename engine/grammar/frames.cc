@@ -300,7 +300,10 @@ bool Frames::completed(const Frame& frame, FrameId& below) {
 uint32_t Frames::capture(uint32_t chain, uint8_t byte) {
   const uint64_t key = (static_cast<uint64_t>(chain) << 8) | byte;
   const auto [it, fresh] = chains_.emplace(key, static_cast<uint32_t>(chain_prefix_.size()));
-  if (fresh) chain_prefix_.push_back(chain);
+  if (fresh) {
+    chain_prefix_.push_back(chain);
+    chain_byte_.push_back(byte);
+  }
   return it->second;
 }
 
@@ -311,10 +314,19 @@ bool Frames::unused_left(const Frame& f, const Dfa& dfa) {
   const uint32_t left = word_counts(key, dfa)[f.b];
   if (left >= kManyWords) return true;
   uint32_t taken = 0;
+  std::string rest;
   for (const uint64_t item : sets_[frames_[f.parent].e]) {
+    rest.clear();
     auto chain = static_cast<uint32_t>(item);
-    while (chain > f.e) chain = chain_prefix_[chain];
-    taken += chain == f.e ? 1U : 0U;
+    for (; chain > f.e; chain = chain_prefix_[chain])
+      rest.push_back(static_cast<char>(chain_byte_[chain]));
+    if (chain != f.e) continue;
+    // Used texts of another language that begin alike take nothing from this one.
+    auto state = static_cast<int32_t>(f.b);
+    const bool escaped = rest.find('\\') != std::string::npos;
+    for (size_t i = rest.size(); i-- > 0 && state >= 0 && !escaped;)
+      state = dfa.step(state, static_cast<uint8_t>(rest[i]));
+    taken += escaped || (state >= 0 && dfa.label(state) != 0) ? 1U : 0U;
   }
   return left > taken;
 }

@@ -128,6 +128,7 @@ class Frames {
   // Captured texts as chains: (prefix << 8 | byte) -> chain. 0: none, 1: empty.
   std::unordered_map<uint64_t, uint32_t> chains_;
   std::vector<uint32_t> chain_prefix_ = {0, 0};
+  std::vector<uint8_t> chain_byte_ = {0, 0};
   std::unordered_map<uint32_t, std::vector<uint32_t>> finite_words_;  // dfa or text index -> counts
 };
 

@@ -1,0 +1,235 @@
+// Masks against brute force: every token of a small vocabulary tried byte by byte by a plain
+// backtracking matcher (text_match), in every state of many replies; and what walks drawn from the
+// masks end in.
+#include <boost/test/unit_test.hpp>
+#include <random>
+
+#include "engine/grammar/constraint.h"
+#include "engine/grammar/schema_doc.h"
+#include "engine/grammar/text_match.h"
+#include "engine/text/tokenizer.h"
+
+namespace tensorfold::grammar {
+namespace {
+
+constexpr int32_t kEnd = 0, kThinkEnd = 1, kMarker = 2, kFirst = 3;
+
+// Single bytes and pieces as a real vocabulary has them: quotes with structure, escapes, halves of
+// characters, digits, white space.
+std::shared_ptr<const VocabImage> vocabulary() {
+  VocabSpec spec;
+  spec.bytes.assign(kFirst, "");
+  for (int b = 0; b < 256; ++b) spec.bytes.push_back(std::string(1, static_cast<char>(b)));
+  for (const char* piece : {"\":",
+                            "\": ",
+                            "\",",
+                            "\", \"",
+                            "{\"",
+                            "\"}",
+                            "}]",
+                            "[]",
+                            "{}",
+                            "]}",
+                            "true",
+                            "false",
+                            "null",
+                            "tru",
+                            "12",
+                            "123",
+                            "0.5",
+                            "-1",
+                            "1e",
+                            ", ",
+                            ",\n  ",
+                            "\n",
+                            "\n\n<",
+                            "  ",
+                            "    ",
+                            "name",
+                            "na",
+                            "value",
+                            "kind",
+                            "\"name",
+                            "\"kind\"",
+                            "a\"",
+                            "ab\":1",
+                            "\\\"",
+                            "\\n",
+                            "\\u00",
+                            "\\u",
+                            "\xC3\xA9",
+                            "\xE2\x82",
+                            "\xAC",
+                            "\xC3",
+                            "abcdefgh",
+                            "x\": \"y",
+                            "</",
+                            "<",
+                            " calls>\n",
+                            " invoke",
+                            " parameter name=\"",
+                            "\" string=\"true\">",
+                            "\" string=\"false\">",
+                            ">\n",
+                            "hello",
+                            "\"\"",
+                            "1,",
+                            "1]",
+                            "7}",
+                            "\"a\",\"b\"",
+                            "2024-",
+                            "-01-",
+                            "@",
+                            "ex.com"})
+    spec.bytes.emplace_back(piece);
+  spec.mask_tokens = static_cast<int32_t>(spec.bytes.size()) + 5;  // padded, as logits are
+  spec.end_ids = {kEnd};
+  spec.think_end_id = kThinkEnd;
+  spec.tool_marker_id = kMarker;
+  return *VocabImage::build(std::move(spec));
+}
+
+bool allowed(const std::vector<uint32_t>& bits, int32_t id) {
+  return ((bits[static_cast<size_t>(id) / 32] >> (id % 32)) & 1) != 0;
+}
+
+ConstraintSpec schema(const std::string& text, bool serving = false) {
+  ConstraintSpec spec;
+  spec.kind = ConstraintKind::kJsonSchema;
+  spec.text = text;
+  if (!serving) {
+    spec.whitespace = Whitespace::kAny;
+    spec.ordered = spec.closed = false;
+  }
+  return spec;
+}
+
+const char* const kSchemas[] = {
+    R"({"type":"object"})",
+    R"({"type":"object","properties":{"name":{"type":"string","maxLength":5},"kind":{"enum":["a","ab","value"]},"n":{"type":"integer","minimum":-3,"maximum":127}},"required":["name"],"additionalProperties":false})",
+    R"({"type":"array","items":{"anyOf":[{"type":"number"},{"type":"string","pattern":"^[a-h]{2,4}$"},{"type":"null"}]},"minItems":1,"maxItems":4})",
+    R"({"type":"object","properties":{"name":{"type":"string"}},"patternProperties":{"^k":{"type":"boolean"}},"additionalProperties":{"type":"integer"},"minProperties":1,"maxProperties":3})",
+    R"({"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{"value":{"type":"integer"},"name":{"anyOf":[{"$ref":"#/$defs/t"},{"type":"null"}]}},"required":["value"],"additionalProperties":false}}})",
+    R"({"oneOf":[{"properties":{"kind":{"const":"a"},"name":{"type":"string"}},"required":["kind"]},{"properties":{"kind":{"const":"ab"},"name":{"type":"integer"}},"required":["kind"]}],"type":"object"})",
+    R"({"type":"array","items":{"enum":["a","ab",1,12,true]},"uniqueItems":true,"minItems":2})",
+    R"({"type":"array","contains":{"const":12},"maxContains":2,"items":{"type":"integer"}})",
+    R"({"type":"string","minLength":2,"maxLength":6})",
+    R"({"type":"string","format":"date"})",
+    R"({"type":"number","multipleOf":0.5,"exclusiveMinimum":-2,"maximum":20})",
+    R"({"type":"object","if":{"properties":{"kind":{"const":"a"}},"required":["kind"]},"then":{"required":["name"]},"else":{"not":{"required":["name"]}}})",
+};
+
+// Every token in this state: the mask, next() and the matcher must agree.
+void compare(const MaskSource& source, const VocabImage& vocab, const Program& program,
+             MaskState state, const std::string& text) {
+  std::vector<uint32_t> bits(vocab.words());
+  (void)source.mask(state, bits);
+  for (int32_t id = kFirst; id < vocab.spec().mask_tokens; ++id) {
+    const bool in_mask = allowed(bits, id);
+    const bool steps = source.next(state, id) != kMaskDead;
+    BOOST_REQUIRE_MESSAGE(in_mask == steps, "mask and next differ after " << text << " for " << id);
+    if (static_cast<size_t>(id) >= vocab.spec().bytes.size()) {
+      BOOST_REQUIRE(!in_mask);
+      continue;
+    }
+    const TextVerdict v = match_text(program, text + vocab.spec().bytes[static_cast<size_t>(id)]);
+    BOOST_REQUIRE_MESSAGE(in_mask == (v.accepted || v.unfinished),
+                          "mask and matcher differ after "
+                              << text << " for token "
+                              << vocab.spec().bytes[static_cast<size_t>(id)]);
+  }
+  BOOST_REQUIRE(allowed(bits, kEnd) == match_text(program, text).accepted);
+}
+
+// A reply drawn from the masks, with short texts preferred so that it ends.
+std::string walk(const MaskSource& source, const VocabImage& vocab, std::mt19937& random,
+                 bool check, const Program& program) {
+  MaskState state = source.start();
+  std::vector<uint32_t> bits(vocab.words());
+  std::string text;
+  for (int step = 0; step < 400; ++step) {
+    if (check && step < 12) compare(source, vocab, program, state, text);
+    BOOST_REQUIRE_MESSAGE(source.mask(state, bits), "a dead end after " << text);
+    std::vector<int32_t> ids, closing;
+    for (int32_t id = 0; id < vocab.spec().mask_tokens; ++id) {
+      if (!allowed(bits, id)) continue;
+      ids.push_back(id);
+      const std::string piece = static_cast<size_t>(id) < vocab.spec().bytes.size()
+                                    ? vocab.spec().bytes[static_cast<size_t>(id)]
+                                    : "";
+      if (piece == "\"" || piece == "}" || piece == "]" || id == kEnd) closing.push_back(id);
+    }
+    const bool close = !closing.empty() && random() % (step < 60 ? 4 : 1) == 0;
+    const auto& from = close ? closing : ids;
+    const int32_t id = from[random() % from.size()];
+    if (id == kEnd) return text;
+    text += vocab.spec().bytes[static_cast<size_t>(id)];
+    state = source.next(state, id);
+    BOOST_REQUIRE(state != kMaskDead);
+  }
+  return "";
+}
+
+BOOST_AUTO_TEST_CASE(masks_equal_brute_force_and_walks_are_valid) {
+  const auto vocab = vocabulary();
+  std::mt19937 random(7);
+  int ended = 0;
+  for (const char* text : kSchemas) {
+    const auto compiled = compile_program(schema(text), kTextMarkerId);
+    BOOST_REQUIRE_MESSAGE(compiled.ok(), text << ": " << compiled.status().message());
+    const auto source = compile_constraint(schema(text), vocab);
+    BOOST_REQUIRE(source.ok());
+    const auto json_schema = parse_json(text);
+    const auto doc = SchemaDoc::load(*json_schema);
+    for (int i = 0; i < 40; ++i) {
+      const std::string reply = walk(**source, *vocab, random, i < 3, *compiled->program);
+      if (reply.empty()) continue;
+      ++ended;
+      const auto value = parse_json(reply);
+      BOOST_REQUIRE_MESSAGE(value.ok(), reply);
+      const Verdict v = check_value(**doc, (*doc)->root(), *value);
+      BOOST_REQUIRE_MESSAGE(v != Verdict::kNo, text << " accepted " << reply);
+    }
+  }
+  BOOST_TEST(ended > 300);
+}
+
+BOOST_AUTO_TEST_CASE(serving_defaults_keep_order_and_close_objects) {
+  const auto c = compile_program(
+      schema(R"({"properties":{"b":{"type":"integer"},"a":{"type":"integer"}},"required":["a"]})",
+             true),
+      0);
+  BOOST_REQUIRE(c.ok());
+  BOOST_TEST(match_text(*c->program, R"({"b": 1, "a": 2})").accepted);
+  BOOST_TEST(match_text(*c->program, "{\n  \"a\": 2\n}").accepted);
+  BOOST_TEST(!match_text(*c->program, R"({"a": 2, "b": 1})").accepted);
+  BOOST_TEST(!match_text(*c->program, R"({"b": 1})").accepted);
+  BOOST_TEST(!match_text(*c->program, R"({"a": 2, "z": 1})").accepted);
+  BOOST_TEST(!match_text(*c->program, "{\n\n\"a\": 2}").accepted);
+  BOOST_TEST(!match_text(*c->program, " {\"a\": 2}").accepted);
+}
+
+BOOST_AUTO_TEST_CASE(constraint_starts_after_reasoning) {
+  const auto vocab = vocabulary();
+  ConstraintSpec spec;
+  spec.kind = ConstraintKind::kChoice;
+  spec.choices = {"hello", "name"};
+  spec.reasoning = true;
+  const auto source = compile_constraint(spec, vocab);
+  BOOST_REQUIRE(source.ok());
+  MaskState s = (*source)->start();
+  std::vector<uint32_t> bits(vocab->words());
+  BOOST_TEST((*source)->mask(s, bits));
+  BOOST_TEST(allowed(bits, kFirst + '{'));
+  BOOST_TEST(allowed(bits, kThinkEnd));
+  BOOST_TEST(!allowed(bits, kEnd));
+  BOOST_TEST(!allowed(bits, kMarker));
+  s = (*source)->next((*source)->next(s, kFirst + '{'), kThinkEnd);
+  (void)(*source)->mask(s, bits);
+  BOOST_TEST(!allowed(bits, kFirst + '{'));
+  BOOST_TEST(allowed(bits, kFirst + 'h'));
+  BOOST_TEST((*source)->next(s, kThinkEnd) == kMaskDead);
+}
+
+}  // namespace
+}  // namespace tensorfold::grammar
