@@ -146,7 +146,7 @@ void print_fish(std::ostream& out) {
       out << line << "-n '" << below << "; and not __fish_seen_subcommand_from "
           << spaced(names_below(verb.noun)) << "' -a " << verb.name << " -d "
           << fish_quoted(verb.summary) << "\n";
-      seen = below + "; and " + seen;
+      seen.insert(0, below + "; and ");
     }
     for (const Option& option : verb.options) {
       out << line << "-n '" << seen << "' -l " << option.name.substr(2)

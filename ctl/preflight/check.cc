@@ -55,9 +55,9 @@ bool conflicts(const Listener& listener, const std::string& address) {
 
 // The links of /proc/PID/fd, as text; a process of another user shows none.
 bool holds_socket(const Machine& machine, const std::string& pid, const std::string& inode) {
-  const std::string folder = "/proc/" + pid + "/fd";
+  const std::string folder = "/proc/" + pid + "/fd", wanted = "socket:[" + inode + "]";
   for (const std::string& name : machine.list(folder)) {
-    if (machine.link(folder + "/" + name) == "socket:[" + inode + "]") return true;
+    if (machine.link(concat({folder, "/", name})) == wanted) return true;
   }
   return false;
 }
@@ -175,7 +175,7 @@ UnitValues unit_values(const Machine& machine, std::string_view key) {
     const std::string drop_ins = folder + std::string(kUnit) + ".d";
     for (const std::string& name : machine.list(drop_ins)) {
       if (!name.ends_with(".conf")) continue;
-      add_values(machine.read(drop_ins + "/" + name).value_or(""), key, out.values);
+      add_values(machine.read(concat({drop_ins, "/", name})).value_or(""), key, out.values);
     }
   }
   return out;

@@ -132,7 +132,7 @@ Finding check_disk_rate(const Context& context) {
   std::string largest;
   int64_t size = 0;
   for (const std::string& name : shards(context.machine, folder)) {
-    const int64_t bytes = context.machine.file_bytes(folder + "/" + name).value_or(0);
+    const int64_t bytes = context.machine.file_bytes(concat({folder, "/", name})).value_or(0);
     if (bytes > size) size = bytes, largest = name;
   }
   if (size < kReadSampleBytes) return not_applicable("no file is large enough to measure");
@@ -155,8 +155,8 @@ Finding check_model_files(const Context& context) {
   for (const std::string& name : missing_shards(context.machine, folder))
     problems.push_back(name + " is missing, and the index names it");
   for (const std::string& name : files) {
-    const std::string problem = shard_problem(context.machine, folder + "/" + name);
-    if (!problem.empty()) problems.push_back(name + " " + problem);
+    const std::string problem = shard_problem(context.machine, concat({folder, "/", name}));
+    if (!problem.empty()) problems.push_back(concat({name, " ", problem}));
   }
   if (problems.empty()) return ok(std::to_string(files.size()) + " files, each as long as it says");
   return fail(folder + ": " + join(problems, "; "), "Fetch these files again.");

@@ -35,12 +35,14 @@ RdmaPort read_port(const Machine& machine, const std::string& device) {
   if (!netdevs.empty()) port.netdev = netdevs.front();
   for (const std::string& line : lines(machine.read(folder + "/device/uevent").value_or("")))
     if (starts_with(line, "PCI_SLOT_NAME=")) port.pci = trim(line.substr(14));
-  for (const std::string& index : machine.list(folder + "/ports/1/gids")) {
+  const std::string gids = folder + "/ports/1/gids/", types = folder + "/ports/1/gid_attrs/types/",
+                    netdev_names = folder + "/ports/1/gid_attrs/ndevs/";
+  for (const std::string& index : machine.list(gids)) {
     Gid gid;
     gid.index = static_cast<int>(to_int(index).value_or(-1));
-    gid.address = mapped_address(machine.line(folder + "/ports/1/gids/" + index));
-    gid.type = machine.line(folder + "/ports/1/gid_attrs/types/" + index);
-    gid.netdev = machine.line(folder + "/ports/1/gid_attrs/ndevs/" + index);
+    gid.address = mapped_address(machine.line(gids + index));
+    gid.type = machine.line(types + index);
+    gid.netdev = machine.line(netdev_names + index);
     if (!gid.type.empty()) port.gids.push_back(gid);
   }
   return port;
@@ -96,6 +98,7 @@ Finding check_rdma_ports(const Context& context) {
                 {"sudo modprobe mlx5_ib"});
   }
   std::vector<std::string> seen;
+  seen.reserve(ports.size());
   for (const RdmaPort& port : ports) seen.push_back(port.device + " " + port.state);
   const std::string read = join(seen, ", ");
   if (!active_ports(context.machine).empty()) return ok(read);

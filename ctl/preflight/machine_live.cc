@@ -50,6 +50,7 @@ pid_t start_program(const std::vector<std::string>& argv, int& output) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return -1;
   std::vector<char*> arguments;
+  arguments.reserve(argv.size() + 1);
   for (const std::string& word : argv) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
@@ -124,11 +125,11 @@ class LiveMachine final : public Machine {
   std::optional<double> read_bytes_per_second(const std::string& file) const override {
     const int fd = open(file.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
     if (fd < 0) return std::nullopt;
-    void* block = nullptr;
-    if (posix_memalign(&block, kAlignBytes, static_cast<size_t>(kBlockBytes)) != 0) {
-      close(fd);
-      return std::nullopt;
-    }
+    // O_DIRECT wants an aligned buffer.
+    std::vector<char> buffer(static_cast<size_t>(kBlockBytes) + kAlignBytes);
+    void* block = buffer.data();
+    size_t room = buffer.size();
+    std::align(kAlignBytes, static_cast<size_t>(kBlockBytes), block, room);
     const int64_t start_us = system_clock().monotonic_us();
     int64_t bytes = 0, spent_us = 0;
     bool good = true;
@@ -138,7 +139,6 @@ class LiveMachine final : public Machine {
       if (good) bytes += size;
       spent_us = system_clock().monotonic_us() - start_us;
     }
-    std::free(block);
     close(fd);
     if (bytes == 0 || spent_us <= 0) return std::nullopt;
     return static_cast<double>(bytes) * 1e6 / static_cast<double>(spent_us);

@@ -103,7 +103,7 @@ Finding check_nccl_environment(const Context& context) {
       problems.push_back(entry + " pins an index that moves");
     } else if (name == "NCCL_IB_HCA") {
       const std::string twin = missing_twin(context.machine, value);
-      if (!twin.empty()) problems.push_back(entry + " leaves out " + twin);
+      if (!twin.empty()) problems.push_back(concat({entry, " leaves out ", twin}));
     }
   }
   if (names.empty()) return ok("no NCCL_* variable is set");

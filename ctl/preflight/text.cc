@@ -66,6 +66,12 @@ std::optional<int64_t> to_int(std::string_view text, int base) {
   return value;
 }
 
+std::string concat(std::initializer_list<std::string_view> parts) {
+  std::string out;
+  for (const std::string_view part : parts) out += part;
+  return out;
+}
+
 std::string join(const std::vector<std::string>& parts, std::string_view between) {
   std::string out;
   for (const std::string& part : parts) {

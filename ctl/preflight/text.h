@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@ bool contains(std::string_view text, std::string_view part);
 bool starts_with(std::string_view text, std::string_view start);
 std::string lower(std::string_view text);
 std::optional<int64_t> to_int(std::string_view text, int base = 10);  // the whole text
+// Parts after each other: for loops, where + makes a string per part.
+std::string concat(std::initializer_list<std::string_view> parts);
 std::string join(const std::vector<std::string>& parts, std::string_view between);
 
 // "MemAvailable:   123 kB" of /proc/meminfo, in bytes.
