@@ -19,7 +19,7 @@
 namespace tensorfold::ctl::bench {
 namespace {
 
-constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kReadBytes = size_t{64} * 1024;
 
 class Descriptor {
  public:
