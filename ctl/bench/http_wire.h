@@ -19,7 +19,7 @@ inline constexpr int kBenchConnectMs = 10'000;                         // for a 
 inline constexpr int64_t kBenchReplyBytesMax = int64_t{64} << 20;      // of a reply kept whole
 inline constexpr int64_t kBenchStreamBytesMax = int64_t{1} << 30;      // of one streamed reply
 inline constexpr int64_t kBenchExchangeMs = int64_t{4} * 3600 * 1000;  // one exchange, whole
-inline constexpr size_t kBenchKeyFileBytesMax = size_t{64} * 1024;             // --key-file
+inline constexpr size_t kBenchKeyFileBytesMax = size_t{64} * 1024;     // --key-file
 
 struct Url {
   std::string host;  // without brackets
