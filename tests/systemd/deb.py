@@ -82,9 +82,11 @@ def free_port() -> int:
 
 
 def chat(port: int) -> str:
-    body = json.dumps({"model": "tiny", "max_tokens": 8, "temperature": 0,
-                       "messages": [{"role": "user", "content": "Hello!"}]})
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READY_SECONDS)
+    connection.request("GET", "/v1/models")
+    model = json.loads(connection.getresponse().read())["data"][0]["id"]
+    body = json.dumps({"model": model, "max_tokens": 8, "temperature": 0,
+                       "messages": [{"role": "user", "content": "Hello!"}]})
     connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
     return json.loads(connection.getresponse().read())["choices"][0]["message"]["content"]
 
@@ -121,7 +123,7 @@ def check_lintian(debs: list[pathlib.Path]) -> list[str]:
 
 def main() -> int:
     require(["dpkg-buildpackage", "dh", "scdoc", "cmake", "ninja"], "deb")
-    root, work = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]) / "deb"
+    root, work = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]) / "deb"
     started = time.monotonic()
     debs = build(root, work)
     print(f"built in {time.monotonic() - started:.0f} s: {', '.join(deb.name for deb in debs)}")

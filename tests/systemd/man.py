@@ -6,6 +6,7 @@
 A part stands between the comments "; NAME begin" and "; NAME end" of a page.
 """
 
+import json
 import pathlib
 import re
 import subprocess
@@ -85,6 +86,13 @@ def events(root: pathlib.Path) -> str:
     return out
 
 
+def checks(root: pathlib.Path, tfctl: str) -> str:
+    """From the doctor itself, which a recorded machine keeps from reading this one."""
+    machine = root / "tests/data/preflight/good"
+    document = json.loads(output(tfctl, "doctor", "--json", "--root", str(machine)))
+    return "".join(entry(f"*{check['name']}*", plain(check["why"])) for check in document["checks"])
+
+
 def exits(header: pathlib.Path) -> str:
     words = {"Ok": "no error", "Failed": "", "Usage": "wrong arguments", "Internal": "a fault of ours",
              "Io": "", "Permission": "no permission", "Config": "the settings are wrong",
@@ -100,7 +108,8 @@ def parts(root: pathlib.Path, tfctl: str, daemon: str) -> dict[str, dict[str, st
     return {
         "tensorfoldd.8": {"options": daemon_options(daemon), "events": events(root),
                           "exits": exits(root / "daemon/service/exit_code.h")},
-        "tfctl.1": {"verbs": verbs(tfctl), "exits": exits(root / "ctl/verb.h")},
+        "tfctl.1": {"verbs": verbs(tfctl), "checks": checks(root, tfctl),
+                    "exits": exits(root / "ctl/verb.h")},
         "tensorfoldd.toml.5": {"keys": keys(root)},
     }
 
@@ -126,7 +135,7 @@ def check_rendered(name: str, source: str) -> list[str]:
 
 def check_tables(made: dict[str, dict[str, str]]) -> list[str]:
     """The parts are not empty: a parser that finds nothing must not pass."""
-    least = {"options": 7, "events": 8, "exits": 7, "verbs": 10, "keys": 40}
+    least = {"options": 7, "events": 8, "exits": 7, "verbs": 10, "keys": 40, "checks": 30}
     return [f"{page}: only {body.count(chr(10) + '*')} {name}" for page, some in made.items()
             for name, body in some.items() if ("\n" + body).count("\n*") < least[name]]
 

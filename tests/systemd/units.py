@@ -155,7 +155,7 @@ def check_catalog(root: pathlib.Path, folder: pathlib.Path) -> list[str]:
 
 def main() -> int:
     require(TOOLS, "systemd")
-    root, daemon = pathlib.Path(sys.argv[1]), sys.argv[2]
+    root, daemon = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
     problems = []
     with tempfile.TemporaryDirectory() as folder:
         problems += check_units(root, daemon, pathlib.Path(folder))
