@@ -178,7 +178,9 @@ Result<Sample> complete(const Target& target, const Ask& ask,
       request, [&](int64_t at_us, std::string_view bytes) { return reader.take(at_us, bytes); });
   if (!reply.ok()) return reply.status();
   if (reply->status != 200) return refused(request, *reply);
-  return reader.finish(*reply);
+  auto sample = reader.finish(*reply);
+  if (sample.ok()) sample->past_end = ask.ignore_eos;
+  return sample;
 }
 
 Result<Json> exchange_json(Wire& wire, const std::string& method, const std::string& path,

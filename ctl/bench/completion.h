@@ -37,6 +37,7 @@ struct Sample {
   int64_t end_us = 0;
   int64_t finish_us = 0;         // the event with the finish reason; 0: none
   std::vector<int64_t> text_us;  // each event with text, in order
+  bool past_end = false;         // asked with ignore_eos: tokens behind the end have no text
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   std::optional<int64_t> cached_tokens;  // absent: the server does not say
@@ -44,6 +45,11 @@ struct Sample {
 
   // The first text, or the end of a reply without any (a single token may have no text).
   int64_t first_us() const { return text_us.empty() ? finish_us : text_us.front(); }
+
+  // The last text; of a reply that went on past its end, the event with the finish reason.
+  int64_t last_us() const {
+    return text_us.empty() || (past_end && finish_us != 0) ? finish_us : text_us.back();
+  }
 };
 
 // Errors name the request and what came: an HTTP status with the server's message (reason

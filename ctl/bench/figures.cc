@@ -40,7 +40,7 @@ double first_token_s(const Sample& sample) { return seconds(sample.first_us() - 
 double decode_tps(const Sample& sample) {
   if (sample.text_us.empty() || sample.completion_tokens < 2) return kNaN;
   return ratio(static_cast<double>(sample.completion_tokens - 1),
-               sample.text_us.back() - sample.text_us.front());
+               sample.last_us() - sample.first_us());
 }
 
 double prefill_tps(const Sample& sample) {
@@ -49,6 +49,12 @@ double prefill_tps(const Sample& sample) {
 
 double tokens_between(const Sample& sample, int64_t from_us, int64_t to_us) {
   if (sample.text_us.empty()) return 0;
+  if (sample.past_end && sample.last_us() > sample.first_us()) {
+    const int64_t inside = std::min(to_us, sample.last_us()) - std::max(from_us, sample.first_us());
+    return static_cast<double>(sample.completion_tokens) *
+           static_cast<double>(std::max<int64_t>(inside, 0)) /
+           static_cast<double>(sample.last_us() - sample.first_us());
+  }
   const auto inside = std::count_if(sample.text_us.begin(), sample.text_us.end(),
                                     [&](int64_t at) { return at > from_us && at <= to_us; });
   return static_cast<double>(sample.completion_tokens) * static_cast<double>(inside) /
@@ -72,7 +78,7 @@ double steady_tps(std::span<const Sample> samples) {
   for (const Sample& sample : samples) {
     if (sample.text_us.empty()) return kNaN;
     from = std::max(from, sample.text_us.front());
-    to = std::min(to, sample.text_us.back());
+    to = std::min(to, sample.last_us());
   }
   if (samples.empty() || from >= to) return kNaN;
   double tokens = 0;

@@ -15,10 +15,11 @@ double median(std::vector<double> values);                    // of the finite o
 double percentile(std::vector<double> values, double share);  // nearest rank; share in (0, 1]
 
 double first_token_s(const Sample& sample);  // sent .. first text
-double decode_tps(const Sample& sample);     // (completion tokens - 1) / (last - first text)
+double decode_tps(const Sample& sample);     // (completion tokens - 1) / (last - first)
 double prefill_tps(const Sample& sample);    // prompt tokens / first_token_s
 
-// Completion tokens that came in (from, to]: each event with text stands for an equal share.
+// Completion tokens that came in (from, to]: each event with text stands for an equal share; of a
+// reply past its end, each moment between first and last.
 double tokens_between(const Sample& sample, int64_t from_us, int64_t to_us);
 
 // All completion tokens / (latest end - earliest start): waits for first tokens are in it.

@@ -27,8 +27,9 @@ struct Script {
   std::vector<int64_t> tokens{1};            // of an event, in turn
   std::optional<int64_t> cached_tokens = 0;  // absent: usage says nothing
   int64_t stall_from_us = -1, stall_to_us = -1,
-          stall_us = 0;    // rounds that begin there take so long
-  std::string text = "w";  // of the first event; the others are "w"
+          stall_us = 0;           // rounds that begin there take so long
+  size_t text_rounds = SIZE_MAX;  // rounds after these give no text
+  std::string text = "w";         // of the first event; the others are "w"
 };
 
 class ScriptedServer final : public Wire {
@@ -114,6 +115,7 @@ class ScriptedServer final : public Wire {
         script_now_us += stalls ? one.stall_us : one.round_us;
       }
       sent = std::min(most, sent + one.tokens[round % one.tokens.size()]);
+      if (round >= one.text_rounds) continue;
       // What a read gives need not end where an event does; no event ends later than it was sent.
       pending = text_event(body, round == 0 ? one.text : "w");
       TF_RETURN_IF_ERROR(sink(script_now_us, pending.substr(0, round % pending.size())));

@@ -138,6 +138,23 @@ BOOST_FIXTURE_TEST_CASE(decode_of_events_with_several_tokens, Fixture) {
   BOOST_TEST(at(report.json, "cells.0.completion_tokens.0") == 512);
 }
 
+BOOST_FIXTURE_TEST_CASE(replies_past_their_end_give_no_text, Fixture) {
+  settings.streams = {2};
+  settings.tokens = 200;
+  settings.ignore_eos = true;
+  server.script = [](const Json&, int64_t) {
+    Script one;
+    one.wait_us = 100'000;
+    one.text_rounds = 40;
+    return one;
+  };
+  const Report alone = need(run_decode(target, settings));
+  CHECK_FIGURE(alone, "cells.0.decode_tps.median", 100);
+  const Report both = need(run_concurrent(target, settings));
+  CHECK_FIGURE(both, "cells.0.stream_tps.median", 100);
+  CHECK_FIGURE(both, "cells.0.steady_tps.median", 200);
+}
+
 BOOST_FIXTURE_TEST_CASE(concurrent_total_steady_and_first_tokens, Fixture) {
   settings.streams = {1, 4};
   settings.tokens = 256;
