@@ -75,6 +75,27 @@ def check_contents(deb: pathlib.Path, unpacked: pathlib.Path) -> list[str]:
     return problems
 
 
+def check_purge(unpacked: pathlib.Path, work: pathlib.Path) -> list[str]:
+    """Our part of postrm, with its folders below `work`: models stay, the rest goes."""
+    script = (unpacked / "DEBIAN/postrm").read_text().split("# End automatically added section")[-1]
+    root, problems = work / "purged", []
+    for folder in ("var/lib/tensorfoldd/models/flash", "var/lib/tensorfoldd/spill",
+                   "var/cache/tensorfoldd/x"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "file").write_text("x")
+    for word in ("remove", "purge"):
+        said = output("sh", "-ec", script.replace("/var/", f"{root}/var/"), "postrm", word)
+        models = (root / "var/lib/tensorfoldd/models/flash/file").exists()
+        rest = (root / "var/lib/tensorfoldd/spill").exists() or (root / "var/cache/tensorfoldd").exists()
+        if not models or rest != (word == "remove") or ("are kept" in said) != (word == "purge"):
+            problems.append(f"{word}: models {models}, the rest {rest}, said: {said}")
+    shutil.rmtree(root / "var/lib/tensorfoldd/models/flash")
+    output("sh", "-ec", script.replace("/var/", f"{root}/var/"), "postrm", "purge")
+    if (root / "var/lib/tensorfoldd").exists():
+        problems.append("purge leaves empty folders")
+    return problems
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -133,6 +154,7 @@ def main() -> int:
     unpacked = work / "unpacked"
     output("dpkg-deb", "--raw-extract", str(main_debs[0]), str(unpacked))
     problems = check_contents(main_debs[0], unpacked)
+    problems += check_purge(unpacked, work)
     problems += check_programs(unpacked, work)
     problems += check_lintian(debs)
     return report(problems, len(FILES))
