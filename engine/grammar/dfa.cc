@@ -244,23 +244,20 @@ Result<DfaPtr> dfa_subtract(const Dfa& a, const Dfa& b) {
 }
 
 Result<DfaPtr> dfa_at_least(const Dfa& a, uint32_t chars) {
-  if (a.empty() || chars == 0) return std::make_shared<const Dfa>(a);
+  if (a.empty() || a.min_chars[at(a.start)] >= chars) return std::make_shared<const Dfa>(a);
   if (static_cast<uint64_t>(chars) * a.states() > kDfaStatesMax)
     return too_large("minLength with a pattern");
-  std::string alphabet;
-  for (int b = 0; b < 256; ++b) alphabet.push_back(static_cast<char>(b));
-  const auto limit = static_cast<int64_t>(chars);
-  return DfaExplorer::build(
-      {a.start, 0}, alphabet,
-      [&](const DfaExplorer::Key& from, uint8_t byte, DfaExplorer::Key& to) {
-        const int32_t t = a.step(static_cast<int32_t>(from[0]), byte);
-        if (t < 0) return false;
-        to = {t, std::min(limit, from[1] + (starts_character(byte) ? 1 : 0))};
-        return true;
-      },
-      [&](const DfaExplorer::Key& key) {
-        return key[1] >= limit ? a.label(static_cast<int32_t>(key[0])) : 0U;
-      });
+  Nfa nfa;
+  const int32_t start = nfa.add();
+  int32_t last = start;
+  for (uint32_t i = 0; i < chars; ++i) {
+    const int32_t next = nfa.add();
+    nfa.code_points(last, 0, 0x10FFFF, next);
+    last = next;
+  }
+  nfa.code_points(last, 0, 0x10FFFF, last);
+  TF_ASSIGN_OR_RETURN(const DfaPtr longer, nfa_to_dfa(nfa, start, last));
+  return dfa_product(a, *longer, [](uint32_t x, uint32_t y) { return y == 0 ? 0 : x; });
 }
 
 Result<DfaPtr> DfaExplorer::build(const Key& start, std::string_view alphabet, const Step& step,

@@ -21,7 +21,7 @@ namespace tensorfold::grammar {
 inline constexpr int32_t kDfaDead = -1;
 inline constexpr size_t kDfaStatesMax = 40'000;                     // of one automaton
 inline constexpr uint64_t kDfaWorkMax = uint64_t{40} << 20;         // elementary steps of one build
-inline constexpr uint64_t kDfaMinimizeWorkMax = uint64_t{4} << 20;  // table entries looked at
+inline constexpr uint64_t kDfaMinimizeWorkMax = uint64_t{1} << 20;  // table entries looked at
 inline constexpr uint32_t kCharsNever = UINT32_MAX;
 
 struct Dfa {

@@ -1,6 +1,7 @@
 // Whether a value satisfies a schema: used to choose among the values of enum and const, so that
 // they agree with every other keyword. Says kUnknown rather than guess.
 #include <algorithm>
+#include <functional>
 
 #include "engine/base/utf8.h"
 #include "engine/grammar/decimal.h"
@@ -77,6 +78,8 @@ class Checker {
     if (key == "const") return of(json_equal(arg, v));
     if (key == "enum" && arg.is_array()) {
       const auto& list = arg.as_array();
+      const std::less<> before;  // the value may be one of the list's own
+      if (!before(&v, list.data()) && before(&v, list.data() + list.size())) return Verdict::kYes;
       return of(
           std::any_of(list.begin(), list.end(), [&](const Json& x) { return json_equal(x, v); }));
     }

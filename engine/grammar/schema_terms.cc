@@ -180,6 +180,9 @@ Status TermBuilder::plain(const Json& s, Term& term) {
         with.values->push_back(&arg);
       } else {
         if (!arg.is_array()) return doc_.error(s, "enum", "a list expected");
+        if (arg.as_array().size() > kEnumValuesMax) {
+          return doc_.error(s, "enum", "more than " + std::to_string(kEnumValuesMax) + " values");
+        }
         for (const Json& v : arg.as_array()) with.values->push_back(&v);
       }
       if (!term_merge(term, with)) term.types = 0;

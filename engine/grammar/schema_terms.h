@@ -14,6 +14,7 @@
 
 namespace tensorfold::grammar {
 
+inline constexpr size_t kEnumValuesMax = 20'000;   // of one enum
 inline constexpr size_t kTermsMax = 512;           // of one value
 inline constexpr uint64_t kTermWorkMax = 400'000;  // merges in one schema
 

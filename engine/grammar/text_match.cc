@@ -14,12 +14,12 @@ TextVerdict match_text(const Program& program, std::string_view text) {
   TextVerdict out;
   for (size_t i = 0; i < text.size();) {
     after.clear();
-    const bool marker = text.substr(i, kMarker.size()) == kMarker;
+    const bool marker = !program.tools.empty() && text.substr(i, kMarker.size()) == kMarker;
     if (marker) {
       for (const FrameId id : now) frames.step(id, kSymbolBase + kTextMarkerId, after);
     }
     const bool taken = !after.empty();
-    if (!taken) {
+    if (!marker) {
       for (const FrameId id : now) frames.step(id, static_cast<uint8_t>(text[i]), after);
     }
     out.at = i;

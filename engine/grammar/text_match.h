@@ -16,7 +16,7 @@ struct TextVerdict {
   size_t at = 0;            // the first byte that is not allowed
 };
 
-// "｜DSML｜" in the text is the marker's token.
+// With tools, "｜DSML｜" in the text is the marker's token.
 TextVerdict match_text(const Program& program, std::string_view text);
 
 }  // namespace tensorfold::grammar
