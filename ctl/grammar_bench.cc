@@ -29,8 +29,8 @@ bool allowed(const std::vector<uint32_t>& bits, TokenId id) {
 }
 
 // Whether the reply `ids` is accepted and may end there.
-bool replay(const std::string& name, const MaskSource& source, const std::vector<TokenId>& ids, TokenId end,
-            std::vector<uint32_t>& bits, GrammarBench& bench) {
+bool replay(const std::string& name, const MaskSource& source, const std::vector<TokenId>& ids,
+            TokenId end, std::vector<uint32_t>& bits, GrammarBench& bench) {
   MaskState state = source.start();
   std::vector<MaskState> states = {state};
   for (const TokenId id : ids) {

@@ -303,8 +303,16 @@ Status TermBuilder::negative_keyword(const Json& s, const std::string& key, cons
       TF_ASSIGN_OR_RETURN(Terms both, of(Conj{{&arg, !holds}, {branch, true}}));
       append(out, std::move(both));
     }
-  } else if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" ||
-             key == "exclusiveMaximum") {
+  } else {
+    return negative_value(s, key, arg, out);
+  }
+  return ok_status();
+}
+
+Status TermBuilder::negative_value(const Json& s, const std::string& key, const Json& arg,
+                                   Terms& out) {
+  if (key == "minimum" || key == "maximum" || key == "exclusiveMinimum" ||
+      key == "exclusiveMaximum") {
     if (arg.is_bool()) return ok_status();  // part of minimum or maximum
     const bool low = key == "minimum" || key == "exclusiveMinimum";
     const Json* flag = s.find(low ? "exclusiveMinimum" : "exclusiveMaximum");

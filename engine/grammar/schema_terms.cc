@@ -3,75 +3,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
+#include <sstream>
 
 namespace tensorfold::grammar {
 namespace {
 
+constexpr const char* kKnownKeywords =
+    "type enum const minimum maximum multipleOf minLength maxLength pattern format items "
+    "prefixItems minItems maxItems uniqueItems contains minContains maxContains "
+    "properties required not allOf anyOf oneOf if then else dependencies propertyNames "
+    "additionalItems $ref $defs definitions $id id $anchor $schema title description "
+    "default examples $comment readOnly writeOnly deprecated $vocabulary exclusiveMinimum "
+    "exclusiveMaximum minProperties maxProperties patternProperties additionalProperties "
+    "dependentRequired dependentSchemas unevaluatedItems unevaluatedProperties "
+    "$dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor contentEncoding "
+    "contentMediaType contentSchema ";
+
 const std::set<std::string, std::less<>>& known_keywords() {
-  static const std::set<std::string, std::less<>> kKnown = {"type",
-                                                            "enum",
-                                                            "const",
-                                                            "minimum",
-                                                            "maximum",
-                                                            "multipleOf",
-                                                            "minLength",
-                                                            "maxLength",
-                                                            "pattern",
-                                                            "format",
-                                                            "items",
-                                                            "prefixItems",
-                                                            "minItems",
-                                                            "maxItems",
-                                                            "uniqueItems",
-                                                            "contains",
-                                                            "minContains",
-                                                            "maxContains",
-                                                            "properties",
-                                                            "required",
-                                                            "not",
-                                                            "allOf",
-                                                            "anyOf",
-                                                            "oneOf",
-                                                            "if",
-                                                            "then",
-                                                            "else",
-                                                            "dependencies",
-                                                            "propertyNames",
-                                                            "additionalItems",
-                                                            "$ref",
-                                                            "$defs",
-                                                            "definitions",
-                                                            "$id",
-                                                            "id",
-                                                            "$anchor",
-                                                            "$schema",
-                                                            "title",
-                                                            "description",
-                                                            "default",
-                                                            "examples",
-                                                            "$comment",
-                                                            "readOnly",
-                                                            "writeOnly",
-                                                            "deprecated",
-                                                            "$vocabulary",
-                                                            "exclusiveMinimum",
-                                                            "exclusiveMaximum",
-                                                            "minProperties",
-                                                            "maxProperties",
-                                                            "patternProperties",
-                                                            "additionalProperties",
-                                                            "dependentRequired",
-                                                            "dependentSchemas",
-                                                            "unevaluatedItems",
-                                                            "unevaluatedProperties",
-                                                            "$dynamicRef",
-                                                            "$dynamicAnchor",
-                                                            "$recursiveRef",
-                                                            "$recursiveAnchor",
-                                                            "contentEncoding",
-                                                            "contentMediaType",
-                                                            "contentSchema"};
+  static const std::set<std::string, std::less<>> kKnown = [] {
+    std::istringstream words(kKnownKeywords);
+    return std::set<std::string, std::less<>>(std::istream_iterator<std::string>(words), {});
+  }();
   return kKnown;
 }
 

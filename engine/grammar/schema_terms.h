@@ -108,6 +108,7 @@ class TermBuilder {
   Result<Terms> any_of(const Json& s, const Json& list);
   Result<Terms> one_of(const Json& s, const Json& list);
   Status negative_keyword(const Json& s, const std::string& key, const Json& arg, Terms& out);
+  Status negative_value(const Json& s, const std::string& key, const Json& arg, Terms& out);
   Status negative_member(const Json& s, const std::string& key, const Json& arg, Terms& out);
   Status negative_array(const Json& s, const std::string& key, const Json& arg, Terms& out);
   Result<Terms> cross(const Json& s, std::string_view keyword, const Terms& a, const Terms& b);

@@ -88,7 +88,8 @@ ConstraintSpec weather(ToolChoice choice) {
   spec.tool_choice = choice;
   ToolSpec get{"get_weather", {}, true};
   get.parameters = *parse_json(
-      R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","minimum":1},
+      R"({"type":"object","properties":{"city":{"type":"string"},
+          "days":{"type":"integer","minimum":1},
           "unit":{"enum":["C","F"]},"when":{"type":["string","null"]}},"required":["city"]})");
   ToolSpec ping{"ping", {}, false};
   ping.parameters =
@@ -170,9 +171,9 @@ BOOST_AUTO_TEST_CASE(hostile_schemas_end_in_an_error) {
   refusal(K::kJsonSchema, repeat("{\"items\":", 10'000) + "{}" + repeat("}", 10'000));
   BOOST_TEST(refusal(K::kJsonSchema, R"({"$ref":"#"})").find("$ref") != std::string::npos);
   BOOST_TEST(
-      refusal(
-          K::kJsonSchema,
-          R"({"allOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"}]},"b":{"$ref":"#/$defs/a"}}})")
+      refusal(K::kJsonSchema,
+              R"({"allOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"anyOf":[{"$ref":"#/$defs/b"}]},)"
+              R"("b":{"$ref":"#/$defs/a"}}})")
           .find("leads back") != std::string::npos);
   BOOST_TEST(refusal(K::kJsonSchema, R"({"$ref":"http://example.com/s"})").find("not fetched") !=
              std::string::npos);
@@ -181,7 +182,8 @@ BOOST_AUTO_TEST_CASE(hostile_schemas_end_in_an_error) {
   refusal(K::kJsonSchema,
           R"({"type":"string","pattern":")" + repeat("(", 5'000) + repeat(")", 5'000) + R"("})");
   std::string texts;
-  for (int i = 0; i < 400'000; ++i) texts += (i ? ",\"v" : "\"v") + std::to_string(int64_t{i} * 7919) + "\"";
+  for (int i = 0; i < 400'000; ++i)
+    texts += (i ? ",\"v" : "\"v") + std::to_string(int64_t{i} * 7919) + "\"";
   refusal(K::kJsonSchema, "{\"enum\":[" + texts + "]}");
   refusal(K::kJsonSchema, R"({"type":"object","required":["a"],"properties":{"a":{"$ref":"#"}}})");
   refusal(K::kJsonSchema, R"({"type":"array","minItems":2,"maxItems":1})");

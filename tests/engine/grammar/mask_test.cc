@@ -14,74 +14,75 @@ namespace {
 
 constexpr int32_t kEnd = 0, kThinkEnd = 1, kMarker = 2, kFirst = 3;
 
+constexpr const char* kPieces[] = {"\":",
+                                   "\": ",
+                                   "\",",
+                                   "\", \"",
+                                   "{\"",
+                                   "\"}",
+                                   "}]",
+                                   "[]",
+                                   "{}",
+                                   "]}",
+                                   "true",
+                                   "false",
+                                   "null",
+                                   "tru",
+                                   "12",
+                                   "123",
+                                   "0.5",
+                                   "-1",
+                                   "1e",
+                                   ", ",
+                                   ",\n  ",
+                                   "\n",
+                                   "\n\n<",
+                                   "  ",
+                                   "    ",
+                                   "name",
+                                   "na",
+                                   "value",
+                                   "kind",
+                                   "\"name",
+                                   "\"kind\"",
+                                   "a\"",
+                                   "ab\":1",
+                                   "\\\"",
+                                   "\\n",
+                                   "\\u00",
+                                   "\\u",
+                                   "\xC3\xA9",
+                                   "\xE2\x82",
+                                   "\xAC",
+                                   "\xC3",
+                                   "abcdefgh",
+                                   "x\": \"y",
+                                   "</",
+                                   "<",
+                                   " calls>\n",
+                                   " invoke",
+                                   " parameter name=\"",
+                                   "\" string=\"true\">",
+                                   "\" string=\"false\">",
+                                   ">\n",
+                                   "hello",
+                                   "\"\"",
+                                   "1,",
+                                   "1]",
+                                   "7}",
+                                   "\"a\",\"b\"",
+                                   "2024-",
+                                   "-01-",
+                                   "@",
+                                   "ex.com"};
+
 // Single bytes and pieces as a real vocabulary has them: quotes with structure, escapes, halves of
 // characters, digits, white space.
 std::shared_ptr<const VocabImage> vocabulary() {
   VocabSpec spec;
   spec.bytes.assign(kFirst, "");
   for (int b = 0; b < 256; ++b) spec.bytes.push_back(std::string(1, static_cast<char>(b)));
-  for (const char* piece : {"\":",
-                            "\": ",
-                            "\",",
-                            "\", \"",
-                            "{\"",
-                            "\"}",
-                            "}]",
-                            "[]",
-                            "{}",
-                            "]}",
-                            "true",
-                            "false",
-                            "null",
-                            "tru",
-                            "12",
-                            "123",
-                            "0.5",
-                            "-1",
-                            "1e",
-                            ", ",
-                            ",\n  ",
-                            "\n",
-                            "\n\n<",
-                            "  ",
-                            "    ",
-                            "name",
-                            "na",
-                            "value",
-                            "kind",
-                            "\"name",
-                            "\"kind\"",
-                            "a\"",
-                            "ab\":1",
-                            "\\\"",
-                            "\\n",
-                            "\\u00",
-                            "\\u",
-                            "\xC3\xA9",
-                            "\xE2\x82",
-                            "\xAC",
-                            "\xC3",
-                            "abcdefgh",
-                            "x\": \"y",
-                            "</",
-                            "<",
-                            " calls>\n",
-                            " invoke",
-                            " parameter name=\"",
-                            "\" string=\"true\">",
-                            "\" string=\"false\">",
-                            ">\n",
-                            "hello",
-                            "\"\"",
-                            "1,",
-                            "1]",
-                            "7}",
-                            "\"a\",\"b\"",
-                            "2024-",
-                            "-01-",
-                            "@",
-                            "ex.com"})
-    spec.bytes.emplace_back(piece);
+  for (const char* piece : kPieces) spec.bytes.emplace_back(piece);
   spec.mask_tokens = static_cast<int32_t>(spec.bytes.size()) + 5;  // padded, as logits are
   spec.end_ids = {kEnd};
   spec.think_end_id = kThinkEnd;
@@ -106,17 +107,27 @@ ConstraintSpec schema(const std::string& text, bool serving = false) {
 
 const char* const kSchemas[] = {
     R"({"type":"object"})",
-    R"({"type":"object","properties":{"name":{"type":"string","maxLength":5},"kind":{"enum":["a","ab","value"]},"n":{"type":"integer","minimum":-3,"maximum":127}},"required":["name"],"additionalProperties":false})",
-    R"({"type":"array","items":{"anyOf":[{"type":"number"},{"type":"string","pattern":"^[a-h]{2,4}$"},{"type":"null"}]},"minItems":1,"maxItems":4})",
-    R"({"type":"object","properties":{"name":{"type":"string"}},"patternProperties":{"^k":{"type":"boolean"}},"additionalProperties":{"type":"integer"},"minProperties":1,"maxProperties":3})",
-    R"({"$ref":"#/$defs/t","$defs":{"t":{"type":"object","properties":{"value":{"type":"integer"},"name":{"anyOf":[{"$ref":"#/$defs/t"},{"type":"null"}]}},"required":["value"],"additionalProperties":false}}})",
-    R"({"oneOf":[{"properties":{"kind":{"const":"a"},"name":{"type":"string"}},"required":["kind"]},{"properties":{"kind":{"const":"ab"},"name":{"type":"integer"}},"required":["kind"]}],"type":"object"})",
+    R"({"type":"object","properties":{"name":{"type":"string","maxLength":5},)"
+    R"("kind":{"enum":["a","ab","value"]},"n":{"type":"integer","minimum":-3,)"
+    R"("maximum":127}},"required":["name"],"additionalProperties":false})",
+    R"({"type":"array","items":{"anyOf":[{"type":"number"},{"type":"string",)"
+    R"("pattern":"^[a-h]{2,4}$"},{"type":"null"}]},"minItems":1,"maxItems":4})",
+    R"({"type":"object","properties":{"name":{"type":"string"}},)"
+    R"("patternProperties":{"^k":{"type":"boolean"}},)"
+    R"("additionalProperties":{"type":"integer"},"minProperties":1,"maxProperties":3})",
+    R"({"$ref":"#/$defs/t","$defs":{"t":{"type":"object",)"
+    R"("properties":{"value":{"type":"integer"},"name":{"anyOf":[{"$ref":"#/$defs/t"},)"
+    R"({"type":"null"}]}},"required":["value"],"additionalProperties":false}}})",
+    R"({"oneOf":[{"properties":{"kind":{"const":"a"},"name":{"type":"string"}},)"
+    R"("required":["kind"]},{"properties":{"kind":{"const":"ab"},)"
+    R"("name":{"type":"integer"}},"required":["kind"]}],"type":"object"})",
     R"({"type":"array","items":{"enum":["a","ab",1,12,true]},"uniqueItems":true,"minItems":2})",
     R"({"type":"array","contains":{"const":12},"maxContains":2,"items":{"type":"integer"}})",
     R"({"type":"string","minLength":2,"maxLength":6})",
     R"({"type":"string","format":"date"})",
     R"({"type":"number","multipleOf":0.5,"exclusiveMinimum":-2,"maximum":20})",
-    R"({"type":"object","if":{"properties":{"kind":{"const":"a"}},"required":["kind"]},"then":{"required":["name"]},"else":{"not":{"required":["name"]}}})",
+    R"({"type":"object","if":{"properties":{"kind":{"const":"a"}},"required":["kind"]},)"
+    R"("then":{"required":["name"]},"else":{"not":{"required":["name"]}}})",
 };
 
 // Every token in this state: the mask, next() and the matcher must agree.
