@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/check.h"
+#include "engine/engine.h"
 #include "engine/model/model.h"
 
 namespace tensorfold::scripted {
