@@ -16,7 +16,8 @@ cleanup() {
 }
 trap cleanup EXIT
 
-sources=$(ls /etc/apt/sources.list.d/debian.sources /etc/apt/sources.list 2>/dev/null | head -n 1)
+sources=/etc/apt/sources.list
+[ -f "$sources" ] || sources=/etc/apt/sources.list.d/debian.sources
 mmdebstrap --quiet --variant=apt --include=git,ca-certificates --architectures=amd64 \
   bookworm "$root" "$sources"
 
