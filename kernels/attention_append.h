@@ -1,7 +1,7 @@
 // attention_append: new rows enter the cache. RoPE, quantisation, ring and pool writes, compressor
 // and index key.
 //
-// Window part (kv set), per row at position p (reference/model.md 2.4 step 2):
+// Window part (kv set), per row at position p (docs/model.md 2.4 step 2):
 //   k = RMSNorm(kv; kv_norm) bf16; RoPE(k, p) bf16; e4m3 in blocks of 32 over all D channels;
 //   stored packed at ring[p mod ring_rows]. The step's window rows are also staged, dequantised:
 //   for each slice the `history` rows before it (from the ring), then its own.

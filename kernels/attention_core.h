@@ -2,8 +2,8 @@
 // per head, inverse RoPE of the result.
 //
 // Keys (= values) of a row, in slots walked in blocks of 64: window rows oldest first, then its
-// selected entries ascending, without gaps. Per head (reference/model.md 2.4
-// steps 6, 7; golden/README.md section 3): s = q . k * D^-0.5; running maximum m starting at
+// selected entries ascending, without gaps. Per head (docs/model.md 2.4
+// steps 6, 7): s = q . k * D^-0.5; running maximum m starting at
 // -1e30; P = exp(s - m); the denominator adds fp32 P, the numerator adds bf16(P) * v; both are
 // rescaled when m grows; last the denominator gets exp(sink - m). o = bf16(numerator /
 // denominator), then the inverse rotation, bf16. No key at all gives zero.

@@ -1,6 +1,6 @@
 // embed_rows: token rows become residual streams.
 //
-// streams[r][c] = table[ids[r]] for every stream c; pre[r] = (1, 0, ..., 0) (reference/model.md
+// streams[r][c] = table[ids[r]] for every stream c; pre[r] = (1, 0, ..., 0) (docs/model.md
 // 2.2). An image row takes its embedding from `image_rows` instead of the table.
 #pragma once
 

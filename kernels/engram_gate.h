@@ -1,6 +1,6 @@
 // engram_gate: adds Engram's gated value to the residual streams.
 //
-// kv = (K[0..n-1], V), each H wide. Per stream c, fp32 (reference/model.md 2.7):
+// kv = (K[0..n-1], V), each H wide. Per stream c, fp32 (docs/model.md 2.7):
 //   dot = sum(X[c] * qw[c] * kw[c] * K[c]) * rsqrt(mean X[c]^2 + eps) * rsqrt(mean K[c]^2 + eps)
 //         * H^-0.5
 //   gate = sigmoid(copysign(sqrt(max(|dot|, 1e-6)), dot)), 0 for dead rows (images, masked)

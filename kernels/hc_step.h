@@ -1,7 +1,7 @@
 // hc_step: what happens between two sublayers, on the residual streams (single-pass, staggered
 // hyper-connections).
 //
-// In this order, every part optional (reference/model.md 2.3, golden rounding points):
+// In this order, every part optional (docs/model.md 2.3, golden rounding points):
 // 1. mix (y set): X[k] = bf16(post_in[k] * bf16(y) + sum_j comb_in[j][k] * X[j]), fp32 inside.
 // 2. tap (tap set): tap = bf16(mean over streams of X).
 // 3. coefficients (fn set): v = flatten(X), m = (fn v) * rsqrt(mean(v^2) + norm_eps);

@@ -1,7 +1,7 @@
 // head_logits: collapse, final norm and vocabulary projection of the rows that want logits.
 //
 // h = bf16(sum_c pre[c] * X[c]); n = bf16(RMSNorm(h; norm)); logits = head . n in fp32
-// (reference/model.md 2.6). The head is this rank's range of the vocabulary; its input is never
+// (docs/model.md 2.6). The head is this rank's range of the vocabulary; its input is never
 // quantised.
 #pragma once
 

@@ -2,7 +2,7 @@
 //
 // q = FP4(RoPE(iq, p)) per head (blocks of 32, UE8M0); w = bf16(iw * scale). Over visible entries
 // S_j = sum_h w_h * max(0, q_h . key_j): fp32, heads in order; or, with bf16_scores, q.key, each
-// product and the sum are rounded to bf16 as in the reference. (reference/model.md 2.4 step 5)
+// product and the sum are rounded to bf16 as in the reference. (docs/model.md 2.4 step 5)
 // builds_candidates: B_b = max of S over block b; the block of the newest visible entry is pinned;
 //   the best `candidate_blocks` blocks are kept (ties: lower block), written ascending.
 // uses_candidates: entries outside the kept blocks score -inf.

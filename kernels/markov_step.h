@@ -2,7 +2,7 @@
 //
 // e = embed[prev] (bf16 [R]); logits[v] = base[v] + head[v] . e in fp32, over this rank's
 // vocabulary range; confidence = proj . concat(x, e) in fp32, x the draft row's collapsed hidden
-// before its norm (reference/model.md 4.4, 4.5).
+// before its norm (docs/model.md 4.4, 4.5).
 #pragma once
 
 #include "kernels/op.h"

@@ -2,7 +2,7 @@
 //
 // Expert e of row x with weight w_e: g = bf16(w1 x), u = bf16(w3 x); g = min(g, limit),
 // u = clamp(u, -limit, limit); z = bf16((silu(g) * u) * w_e); y_e = w2 z. y = sum of y_e in
-// ascending expert id, fp32, the shared expert (weight 1) last (reference/model.md 2.5).
+// ascending expert id, fp32, the shared expert (weight 1) last (docs/model.md 2.5).
 // round_outputs: each y_e is rounded to bf16 before it is added (one rank: reference arithmetic);
 // off where y_e is a partial over the intermediate dimension.
 #pragma once

@@ -2,7 +2,7 @@
 //
 // s = sqrt(softplus(W_gate x / temperature)) in fp32. The k best of s + bias (bias_vl for image
 // rows; ties: lower id), in descending order; weight_e = scale * s_e / (sum of the k s + 1e-20),
-// from unbiased scores (reference/model.md 2.5). softplus(v) = v above 20.
+// from unbiased scores (docs/model.md 2.5). softplus(v) = v above 20.
 #pragma once
 
 #include "kernels/op.h"

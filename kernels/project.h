@@ -1,7 +1,7 @@
 // project: one input, several weights of any format. y_i = W_i x for every row.
 //
 // The input may be normalised first (RMSNorm, bf16 result). Weights with quantise_input see the row
-// rounded to e4m3 in blocks of 32; the others see bf16 (reference/model.md 2.1). Products are
+// rounded to e4m3 in blocks of 32; the others see bf16 (docs/model.md 2.1). Products are
 // accumulated in fp32 in one fixed order per output and rounded once to the output's dtype; an
 // fp32 output may be a rank's partial sum.
 #pragma once

@@ -1,7 +1,7 @@
 // rope_table: cosines and sines of rotary position embedding for a list of positions, and the
 // frequencies that they come from.
 //
-// Formula (reference/model.md 2.1): angle = fp32(position) * f_k in fp32; pair (2k, 2k+1) is
+// Formula (docs/model.md 2.1): angle = fp32(position) * f_k in fp32; pair (2k, 2k+1) is
 // (real, imag). f_k = 1 / theta^(2k / dim) in fp32; with YaRN f'_k = f_k / factor * m_k +
 // f_k * (1 - m_k), m_k = clamp((k - lo) / (hi - lo), 0, 1), lo = floor(c(beta_fast)),
 // hi = ceil(c(beta_slow)), c(r) = dim * ln(original / (2 pi r)) / (2 ln theta).

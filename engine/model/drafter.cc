@@ -1,4 +1,4 @@
-// The DSpark drafter (engine/model/model_impl.h; reference/model.md 4): context rows after every
+// The DSpark drafter (engine/model/model_impl.h; docs/model.md 4): context rows after every
 // step, and drafts on request.
 //
 // Context rows are written for every decoder row of a step, accepted or not: the rings have

@@ -2,7 +2,7 @@
 // rows between ranks. Owned by the model.
 //
 // Look-backs before the sequence, at an image or past one are blocked: the pad's compressed id
-// stands there, and in everything further back (reference/model.md 2.7).
+// stands there, and in everything further back (docs/model.md 2.7).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Attention of one layer or drafter stage (engine/model/model_impl.h), in the order of
-// reference/model.md 2.4.
+// docs/model.md 2.4.
 #include "engine/model/model_impl.h"
 
 namespace tensorfold {

@@ -1,7 +1,7 @@
 // verify: the rows of one sequence in one step become 1..verify_rows accepted tokens. Exact-match
 // speculation: row i is sampled as it would be without drafts (same noise, penalties and masks that
 // have seen the tokens accepted before it), and the next row counts only if its draft is that
-// token. Drafts therefore never change what is sampled (reference/model.md 4, option A).
+// token. Drafts therefore never change what is sampled (docs/model.md 4, option A).
 #pragma once
 
 #include <cstdint>
