@@ -19,7 +19,7 @@ namespace tensorfold {
 
 inline constexpr int kCpuLanesMax = 64;  // threads of one CPU stream
 // Below this much work (multiplies and adds) an operation runs on the calling thread alone.
-inline constexpr int64_t kParallelOperationsMin = 100'000;
+inline constexpr int64_t kParallelOperationsMin = 40'000;
 
 class CpuStream final : public Stream {
  public:
