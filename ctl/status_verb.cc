@@ -72,8 +72,12 @@ std::string drafts_text(const Json& d) {
   const double drafted = number_at(d, "totals", "drafted");
   if (drafted <= 0) return "none";
   const double accepted = number_at(d, "totals", "accepted");
-  return count(accepted) + " of " + count(drafted) + " accepted (" +
-         format("%.0f", 100 * accepted / drafted) + "%)";
+  std::string out = count(accepted) + " of " + count(drafted) + " accepted (" +
+                    format("%.0f", 100 * accepted / drafted) + "%)";
+  if (const double pauses = number_at(d, "totals", "draft_pauses"); pauses > 0)
+    out += ", paused " + count(pauses) + " times, now for " +
+           count(number_at(d, "drafting", "paused")) + " replies";
+  return out;
 }
 
 std::string with_detail(const std::string& state, const std::string& detail, const char* before,

@@ -13,7 +13,8 @@ constexpr CommandOption kOptions[] = {
     {"--model", "DIR", "model folder, instead of model.path"},
     {"--listen", "ADDR", "address and port of the API, instead of http.listen"},
     {"--control", "PATH", "control socket, instead of control.path"},
-    {"--state-dir", "DIR", "folder for what outlives a restart (nothing is kept there yet)"},
+    {"--state-dir", "DIR",
+     "folder for what outlives a restart (default: $STATE_DIRECTORY; else none)"},
     {"--version", "", "print the version"},
     {"--help", "", "print this"},
 };

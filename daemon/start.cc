@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "daemon/control/protocol.h"
 
@@ -28,6 +29,16 @@ Status check_model_folder(const std::string& folder) {
     return invalid_argument("model.path " + folder + " holds no readable config.json");
   }
   return ok_status();
+}
+
+// The service manager's folder, unless the command line names one. A program started by hand keeps
+// nothing: it must not write into the service's folder.
+std::string state_dir_of(const CommandLine& line) {
+  if (!line.state_dir.empty()) return line.state_dir;
+  const char* given = std::getenv("STATE_DIRECTORY");
+  if (given == nullptr || *given != '/') return "";
+  const std::string folders = given;  // systemd separates several by colons
+  return folders.substr(0, folders.find(':'));
 }
 
 EngineOptions engine_options_of(const config::Config& config) {
@@ -111,6 +122,7 @@ Result<Start> prepare_start(const CommandLine& line, const config::Config& confi
       config.control_path.empty() ? control::default_socket_path() : config.control_path;
   out.engine = engine_options_of(config);
   out.engine.model_path = out.model_path;
+  out.engine.state_dir = state_dir_of(line);
   out.limits = limits_of(config);
   TF_ASSIGN_OR_RETURN(out.api, api_options_of(config, out.model_name));
   return out;

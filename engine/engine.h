@@ -192,6 +192,8 @@ struct EngineOptions {
   int64_t queue_deadline_us = 30'000'000;
   bool allow_control_tokens = false;
   int threads = 0;  // CPU engine; 0 is the number of cores
+  // What outlives a restart: measured costs, spilled blocks. Empty: nothing is kept.
+  std::string state_dir;
 };
 
 struct EngineStats {
@@ -204,7 +206,9 @@ struct EngineStats {
   int64_t weight_bytes = 0, cache_bytes = 0;
   uint64_t requests_total = 0, prompt_tokens_total = 0, cached_tokens_total = 0;
   uint64_t completion_tokens_total = 0, rounds_total = 0, drafted_total = 0, accepted_total = 0;
-  uint64_t steps_total = 0;  // moves while the engine makes progress (watchdog)
+  uint64_t draft_pauses_total = 0;  // times that drafting stopped paying for a sequence
+  int drafts_paused = 0;            // running sequences for which it is off now
+  uint64_t steps_total = 0;         // moves while the engine makes progress (watchdog)
   double prefill_seconds_total = 0, decode_seconds_total = 0;
   double decode_tokens_per_second = 0;  // over the last seconds
   double prefill_tokens_per_second = 0;

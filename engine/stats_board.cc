@@ -68,6 +68,8 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   s.rounds_total = rounds.load(kRelaxed);
   s.drafted_total = drafted.load(kRelaxed);
   s.accepted_total = accepted.load(kRelaxed);
+  s.draft_pauses_total = draft_pauses.load(kRelaxed);
+  s.drafts_paused = drafts_paused.load(kRelaxed);
   s.steps_total = steps.load(kRelaxed);
   s.prefill_seconds_total = static_cast<double>(prefill_us.load(kRelaxed)) / kSecondUs;
   s.decode_seconds_total = static_cast<double>(decode_us.load(kRelaxed)) / kSecondUs;

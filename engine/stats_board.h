@@ -38,7 +38,8 @@ struct StatsBoard {
   std::atomic<int64_t> context{0}, pool_tokens_total{0}, pool_tokens_used{0};
   std::atomic<int64_t> weight_bytes{0}, cache_bytes{0};
   std::atomic<uint64_t> requests{0}, prompt_tokens{0}, cached_tokens{0}, completion_tokens{0};
-  std::atomic<uint64_t> rounds{0}, drafted{0}, accepted{0}, steps{0};
+  std::atomic<uint64_t> rounds{0}, drafted{0}, accepted{0}, draft_pauses{0}, steps{0};
+  std::atomic<int> drafts_paused{0};
   std::atomic<int64_t> prefill_us{0}, decode_us{0};
   RateWindow prefill, decode;
 

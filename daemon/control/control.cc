@@ -53,6 +53,7 @@ void put_load(api::JsonOut& json, const EngineStats& stats, int64_t queue_reques
   json.close_object();
   json.key("queue").open_object().key("waiting").number(stats.waiting);
   json.key("limit").number(queue_requests).close_object();
+  json.key("drafting").open_object().key("paused").number(stats.drafts_paused).close_object();
   json.key("rates").open_object();
   json.key("decode_tokens_per_second").number(stats.decode_tokens_per_second);
   json.key("prefill_tokens_per_second").number(stats.prefill_tokens_per_second).close_object();
@@ -69,7 +70,8 @@ void put_totals(api::JsonOut& json, const EngineStats& stats) {
   json.key("cached_tokens").number(stats.cached_tokens_total);
   json.key("completion_tokens").number(stats.completion_tokens_total);
   json.key("rounds").number(stats.rounds_total).key("drafted").number(stats.drafted_total);
-  json.key("accepted").number(stats.accepted_total).key("steps").number(stats.steps_total);
+  json.key("accepted").number(stats.accepted_total);
+  json.key("draft_pauses").number(stats.draft_pauses_total).key("steps").number(stats.steps_total);
   json.key("prefill_seconds").number(stats.prefill_seconds_total);
   json.key("decode_seconds").number(stats.decode_seconds_total).close_object();
 }
