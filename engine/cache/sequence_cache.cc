@@ -24,10 +24,18 @@ const char* command_name(CacheCommand::Kind kind) {
       return "restore";
     case CacheCommand::Kind::kDropSnapshot:
       return "drop snapshot";
-    case CacheCommand::Kind::kSpill:
-      return "spill";
-    case CacheCommand::Kind::kFill:
-      return "fill";
+    case CacheCommand::Kind::kSpillBlock:
+      return "spill block";
+    case CacheCommand::Kind::kFillBlock:
+      return "fill block";
+    case CacheCommand::Kind::kCopyBlock:
+      return "copy block";
+    case CacheCommand::Kind::kSpillSnapshot:
+      return "spill snapshot";
+    case CacheCommand::Kind::kFillSnapshot:
+      return "fill snapshot";
+    case CacheCommand::Kind::kStage:
+      return "stage";
   }
   return "unknown command";
 }
@@ -61,7 +69,8 @@ Status SequenceCache::apply(const CacheCommand& c) {
   const std::string where = std::string(command_name(c.kind)) + ", slot " + std::to_string(c.slot);
   if (c.kind == Kind::kOpenSlot) return open_slot(c.slot);
   if (c.kind == Kind::kDropSnapshot) return snapshots_.drop(c.value);
-  if (c.kind == Kind::kSpill || c.kind == Kind::kFill)
+  if (c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock ||
+      c.kind == Kind::kSpillSnapshot || c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage)
     return unsupported(where + ": this engine keeps no blocks on disk");
   SequenceState* state = find(c.slot);
   if (state == nullptr) return invalid_argument(where + ": the slot is not open");

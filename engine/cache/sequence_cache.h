@@ -2,7 +2,7 @@
 // which a step plan changes them. Owned by the engine thread; allocates everything when created.
 //
 // Commands that can't be carried out are errors that name the command and leave the cache as it
-// was before that command. kSpill and kFill are not supported here.
+// was before that command. Commands with a CacheNote are refused here.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ namespace tensorfold {
 namespace {
 
 constexpr uint32_t kPlanMagic = 0x50535446;  // "FTSP"
-constexpr uint32_t kPlanVersion = 1;
+constexpr uint32_t kPlanVersion = 2;
 constexpr size_t kPlanTokensMax = kPrefillRowsMax + kGeneratedRowsMax;
 constexpr size_t kMaskRowsMax = kGeneratedRowsMax;
 
@@ -103,12 +103,37 @@ class Reader {
   Status status_;
 };
 
+constexpr size_t kImageBytes = 8 + 4 + 32;
+constexpr size_t kNoteBytes = 1 + 32 + 32 + 8 + 4 + 8 + 32 + 4;
+
 template <typename Io, typename C>
 void command_fields(Io& io, C& c) {
   io.field(c.kind, "command.kind");
   io.field(c.slot, "command.slot");
   io.field(c.block, "command.block");
   io.field(c.value, "command.value");
+}
+
+template <typename Io, typename D>
+void digest_fields(Io& io, D& d, const char* name) {
+  for (auto& byte : d.bytes) io.field(byte, name);
+}
+
+template <typename Io, typename N>
+void note_fields(Io& io, N& n) {
+  io.field(n.kind, "note.kind");
+  digest_fields(io, n.name, "note.name");
+  digest_fields(io, n.before, "note.before");
+  io.field(n.first_position, "note.first_position");
+  io.field(n.positions, "note.positions");
+  io.field(n.cut_low, "note.cut_low");
+  for (auto& word : n.generated.words) io.field(word, "note.generated");
+  io.count(n.images, kNoteImagesMax, kImageBytes, "note.images");
+  for (auto& image : n.images) {
+    io.field(image.first_position, "note.image.first_position");
+    io.field(image.rows, "note.image.rows");
+    digest_fields(io, image.digest, "note.image.digest");
+  }
 }
 
 template <typename Io, typename S>
@@ -159,6 +184,13 @@ void plan_fields(Io& io, P& plan) {
   io.field(plan.step, "step");
   io.count(plan.commands, kPlanCommandsMax, kCommandBytes, "commands");
   for (auto& c : plan.commands) command_fields(io, c);
+  io.count(plan.notes, kPlanNotesMax, kNoteBytes, "notes");
+  for (auto& n : plan.notes) {
+    note_fields(io, n);
+    if constexpr (Io::kReads) {
+      if (io.failed()) return;
+    }
+  }
   io.count(plan.slices, kSequencesMax, kSliceBytes, "slices");
   for (auto& s : plan.slices) slice_fields(io, s);
   io.count(plan.tokens, kPlanTokensMax, 4, "tokens");
@@ -190,11 +222,33 @@ Status out_of_range(const std::string& name, int64_t value) {
       v_ < static_cast<int64_t>(low) || v_ > static_cast<int64_t>(high)) \
   return out_of_range((where) + #member, v_)
 
-Status check_command(const std::string& where, const CacheCommand& c) {
-  TF_RANGE(where, c, kind, 0, CacheCommand::Kind::kFill);
+bool has_note(CacheCommand::Kind kind) {
+  using Kind = CacheCommand::Kind;
+  return kind == Kind::kSpillBlock || kind == Kind::kFillBlock || kind == Kind::kSpillSnapshot ||
+         kind == Kind::kFillSnapshot || kind == Kind::kStage;
+}
+
+Status check_command(const std::string& where, const CacheCommand& c, size_t notes) {
+  TF_RANGE(where, c, kind, 0, CacheCommand::Kind::kStage);
   TF_RANGE(where, c, slot, 0, kSequencesMax - 1);
   TF_RANGE(where, c, block, 0, INT32_MAX);
   TF_RANGE(where, c, value, 0, kPositionsMax);
+  if (has_note(c.kind) && c.value >= static_cast<int64_t>(notes))
+    return out_of_range(where + "value", c.value);
+  return ok_status();
+}
+
+Status check_note(const std::string& where, const CacheNote& n) {
+  TF_RANGE(where, n, kind, 0, CacheNote::Kind::kEncoderSnapshot);
+  TF_RANGE(where, n, first_position, 0, kPositionsMax);
+  TF_RANGE(where, n, positions, 1, kBlockPositions);
+  TF_RANGE(where, n, cut_low, 0, kPositionsMax);
+  if (n.first_position % kBlockPositions != 0)
+    return out_of_range(where + "first_position", n.first_position);
+  for (const ImageSpan& image : n.images) {
+    if (image.first_position < 0 || image.first_position > kPositionsMax || image.rows < 1)
+      return out_of_range(where + "image.first_position", image.first_position);
+  }
   return ok_status();
 }
 
@@ -263,7 +317,9 @@ Status check_sample(const std::string& where, const SampleSpec& s, const StepPla
 
 Status check_plan(const StepPlan& plan) {
   for (size_t i = 0; i < plan.commands.size(); ++i)
-    TF_RETURN_IF_ERROR(check_command(at("commands", i), plan.commands[i]));
+    TF_RETURN_IF_ERROR(check_command(at("commands", i), plan.commands[i], plan.notes.size()));
+  for (size_t i = 0; i < plan.notes.size(); ++i)
+    TF_RETURN_IF_ERROR(check_note(at("notes", i), plan.notes[i]));
   std::array<bool, kSequencesMax> seen{};
   int64_t rows = 0;
   for (size_t i = 0; i < plan.slices.size(); ++i) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/status.h"
+#include "engine/cache/block_digest.h"
 
 namespace tensorfold {
 
@@ -27,7 +28,9 @@ inline constexpr int kBlockPositions = 256;   // positions per pool block
 inline constexpr int kLogitBiasMax = 1024;    // entries per sequence
 inline constexpr int kTopLogprobsMax = 128;   // alternatives per token
 inline constexpr int kPlanCommandsMax = 1 << 16;
-inline constexpr int kMaskWordsMax = 1 << 14;  // words of a mask row: 524,288 tokens
+inline constexpr int kPlanNotesMax = 1 << 14;
+inline constexpr int kNoteImagesMax = kBlockPositions;  // images that overlap one block
+inline constexpr int kMaskWordsMax = 1 << 14;           // words of a mask row: 524,288 tokens
 inline constexpr int64_t kPositionsMax = int64_t{1} << 31;
 
 // The numeric class of a row (docs/architecture.md, row invariance): P for prompt rows, D for
@@ -62,13 +65,34 @@ struct CacheCommand {
     kSnapshot = 4,     // save rings of `slot` as snapshot `value`; block 1: the encoder's only
     kRestore = 5,      // load rings of `slot` from snapshot `value`
     kDropSnapshot = 6,
-    kSpill = 7,  // write `block` to disk behind the step
-    kFill = 8,   // read `block` back
+    // These have a CacheNote, `value` in StepPlan::notes, and go to the rank's CacheTier.
+    kSpillBlock = 7,      // write `block` to disk behind the step
+    kFillBlock = 8,       // `block` becomes the staged record
+    kCopyBlock = 9,       // `block` becomes a copy of block `value` (no note)
+    kSpillSnapshot = 10,  // write snapshot `block` to disk behind the step
+    kFillSnapshot = 11,   // snapshot `block` becomes the staged record
+    kStage = 12,          // begin to read the record
   };
   Kind kind = Kind::kOpenSlot;
   SlotId slot = 0;
   BlockId block = 0;
   int64_t value = 0;
+};
+
+// What a record of the cache is, for those who keep it: engine/cache/block_digest.h has the names.
+struct CacheNote {
+  enum class Kind : uint8_t { kBlock = 0, kFullSnapshot = 1, kEncoderSnapshot = 2 };
+  Kind kind = Kind::kBlock;
+  BlockDigest name;            // block: its own; snapshot: of the (partial) block that it ends in
+  BlockDigest before;          // block: name of the block before it, or the root of its salt
+  int64_t first_position = 0;  // block: its first; snapshot: the first of the block that it ends in
+  int32_t positions = 0;       // in the block, 1..kBlockPositions
+  int64_t cut_low = 0;         // full snapshot: the shortest length that it can be cut back to
+  RowClassBits generated;      // block: its generated rows
+  std::vector<ImageSpan> images;
+
+  int64_t length() const { return first_position + positions; }
+  bool operator==(const CacheNote&) const = default;
 };
 
 // How a sequence's rows with logits become tokens.
@@ -91,6 +115,7 @@ struct SampleSpec {
 struct StepPlan {
   uint64_t step = 0;
   std::vector<CacheCommand> commands;  // in order, before the slices run
+  std::vector<CacheNote> notes;        // of the commands that have one
   std::vector<Slice> slices;           // at most one per slot
   std::vector<int32_t> tokens;
   std::vector<SampleSpec> samples;  // ascending by slot

@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(wrong_commands_change_nothing) {
   BOOST_CHECK(!cache.apply({Kind::kRestore, 0, 0, 1}).ok());      // no such snapshot
   BOOST_CHECK(!cache.apply({Kind::kDropSnapshot, 0, 0, 1}).ok());
   BOOST_CHECK(!cache.apply({Kind::kTruncate, 0, 0, 1}).ok());  // longer than it is
-  const Status spill = cache.apply({Kind::kSpill, 0, 0, 0});
+  const Status spill = cache.apply({Kind::kSpillBlock, 0, 0, 0});
   BOOST_CHECK(spill.code() == StatusCode::kUnsupported);
   for (int i = 0; i < 4; ++i) BOOST_CHECK(cache.apply({Kind::kAppendBlock, 0, i, 0}).ok());
   BOOST_CHECK(!cache.apply({Kind::kAppendBlock, 0, 4, 0}).ok());  // past the context

@@ -15,7 +15,15 @@ StepPlan example() {
   plan.step = 0x1122334455667788ULL;
   plan.commands = {{CacheCommand::Kind::kOpenSlot, 2, 0, 0},
                    {CacheCommand::Kind::kAppendBlock, 2, 17, 0},
-                   {CacheCommand::Kind::kTruncate, 0, 0, 129}};
+                   {CacheCommand::Kind::kTruncate, 0, 0, 129},
+                   {CacheCommand::Kind::kSpillBlock, 0, 17, 0}};
+  CacheNote note;
+  note.name.bytes[3] = 9;
+  note.first_position = 512;
+  note.positions = 200;
+  note.generated.set(77);
+  note.images = {{500, 20, {}}};
+  plan.notes = {note};
   plan.tokens = {5, 6, 7, 8};
   plan.slices = {
       {2, 0, 4, RowClass::kPrompt, RowKind::kText, TokenSource::kGiven, 0, 3, 1, 1},
@@ -55,6 +63,7 @@ BOOST_AUTO_TEST_CASE(round_trip_is_exact) {
   BOOST_REQUIRE_MESSAGE(decoded.ok(), decoded.status().message());
   BOOST_TEST((encode_step_plan(*decoded) == bytes));
   BOOST_TEST(decoded->step == plan.step);
+  BOOST_TEST((decoded->notes == plan.notes));
   BOOST_TEST(decoded->slices[0].decoder_floor == 1);
   BOOST_TEST((decoded->slices[1].source == TokenSource::kDevice));
   BOOST_TEST(decoded->samples[0].logit_bias[0].second == -1.5F);
@@ -69,7 +78,7 @@ BOOST_AUTO_TEST_CASE(round_trip_is_exact) {
 BOOST_AUTO_TEST_CASE(form_and_digest_are_pinned) {
   // The stable form: a change of these is a new version of the plan.
   const auto bytes = encode_step_plan(StepPlan{});
-  BOOST_TEST(bytes.size() == 4U + 4 + 8 + 4 * 4 + 4 + 4);
+  BOOST_TEST(bytes.size() == 4U + 4 + 8 + 5 * 4 + 4 + 4);
   BOOST_TEST(step_plan_digest(StepPlan{}).size() == 32U);
   BOOST_TEST(step_plan_digest(example()) == step_plan_digest(example()));
 }
@@ -154,7 +163,11 @@ BOOST_AUTO_TEST_CASE(refusals_name_the_field) {
   expect([](StepPlan& p) { std::swap(p.samples[0], p.samples[1]); }, "ascending");
   expect([](StepPlan& p) { p.masks.pop_back(); }, "masks");
   expect([](StepPlan& p) { p.commands[1].block = -1; }, "commands[1].block");
-  expect([](StepPlan& p) { p.commands[0].kind = static_cast<CacheCommand::Kind>(9); },
+  expect([](StepPlan& p) { p.commands[0].kind = static_cast<CacheCommand::Kind>(13); },
          "commands[0].kind");
+  expect([](StepPlan& p) { p.notes.clear(); }, "commands[3].value");
+  expect([](StepPlan& p) { p.notes[0].positions = 257; }, "notes[0].positions");
+  expect([](StepPlan& p) { p.notes[0].first_position = 511; }, "notes[0].first_position");
+  expect([](StepPlan& p) { p.notes[0].images[0].rows = 0; }, "notes[0].image");
   expect([](StepPlan& p) { p.slices[0].row_class = static_cast<RowClass>(2); }, "row_class");
 }

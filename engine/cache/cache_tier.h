@@ -1,0 +1,71 @@
+// CacheTier: what stands behind the pool: one rank's records on disk, as the cache sees them. The
+// spill tier implements it; SequenceCache calls it when a plan has kStage, kSpill*, kFill*, and the
+// head's PrefixIndex when it looks for a prefix.
+//
+// How the two work together. The head's index (engine/cache/prefix_index.h) decides; plans carry
+// its decisions to every rank:
+//   out   A turn ended: kSpillBlock / kSpillSnapshot for what is not on disk yet, a few per step.
+//         spill() copies the bytes into a bounded queue and returns; the io thread writes. When a
+//         record is durable, it is in take_events() and the index knows it as on disk.
+//   in    A request comes whose longest match needs records from disk: kStage for each of them.
+//         stage() begins to read into host memory; the request waits outside its slot, others run.
+//         When staged() says kReady or kMissing for all, the request is admitted and its plan has
+//         kFillBlock / kFillSnapshot for what is ready; fill() copies out of host memory.
+// So nothing on the step path ever waits for the disk. A record that is missing on one rank must be
+// missing on all: with several ranks the head asks them before it plans the fill.
+//
+// Calls come from the engine thread only, and none may wait.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/cache/block_digest.h"
+#include "engine/sched/step_plan.h"
+
+namespace tensorfold {
+
+// The bytes of one record. Block: ids and engram ids of its positions and the pool block's bytes
+// (all of them, also when fewer positions are named). Snapshot: SnapshotStore::export_bytes().
+struct CacheRecord {
+  CacheNote note;
+  std::vector<int32_t> ids;         // blocks: [note.positions] as fed
+  std::vector<int32_t> engram_ids;  // blocks: [note.positions], -1 at image rows
+  std::vector<std::byte> bytes;
+};
+
+// From the io thread, in the order in which it happened.
+struct TierEvent {
+  enum class Kind : uint8_t {
+    kStored = 0,  // durable: may be read back
+    kGone = 1,    // deleted, expired or unreadable
+    kFound = 2,   // from the headers of an earlier run (fingerprint is set)
+  };
+  Kind kind = Kind::kStored;
+  CacheNote note;
+  uint64_t fingerprint = 0;  // text_fingerprint() of a block's ids and images
+};
+
+class CacheTier {
+ public:
+  enum class Staged : uint8_t { kReading, kReady, kMissing };
+
+  virtual ~CacheTier() = default;
+
+  // False: not taken (queue full, no space, tier off); the index may offer it again later.
+  virtual bool spill(const CacheNote& note, std::span<const int32_t> ids,
+                     std::span<const int32_t> engram_ids, std::span<const std::byte> bytes) = 0;
+  virtual void stage(const CacheNote& note) = 0;
+  virtual Staged staged(const BlockDigest& name, CacheNote::Kind kind) const = 0;
+  // The staged record, checked; nullptr: not ready. Valid until unstage() or the next stage().
+  virtual const CacheRecord* record(const BlockDigest& name, CacheNote::Kind kind) const = 0;
+  virtual void unstage(const BlockDigest& name, CacheNote::Kind kind) = 0;
+  virtual std::vector<TierEvent> take_events() = 0;
+  // Forgets and deletes all records (tfctl cache flush --spill). kGone events follow.
+  virtual void flush() = 0;
+};
+
+}  // namespace tensorfold
