@@ -100,7 +100,6 @@ Result<ConstraintSpec> read_spec(const Invocation& call) {
       spec.kind = ConstraintKind::kChoice;
       TF_ASSIGN_OR_RETURN(spec.choices, read_choices(text));
     } else {
-      spec.kind = ConstraintKind::kTools;
       spec.tool_choice = ToolChoice::kRequired;
       TF_RETURN_IF_ERROR(read_tools(text, spec));
     }

@@ -88,6 +88,8 @@ Result<EngineParts> load_parts(const EngineOptions& options,
     return data_loss(options.model_path + "/tokenizer.json has " +
                      std::to_string(parts.text->vocab_size()) + " tokens, config.json only " +
                      std::to_string(config.vocab_size));
+  TF_ASSIGN_OR_RETURN(auto vocab, parts.text->vocab_image(config.vocab_size));
+  parts.constraints = std::make_shared<ConstraintService>(std::move(vocab));
   progress("loading: weights");
   TF_ASSIGN_OR_RETURN(parts.info.parameters, count_parameters(options));
   auto owned = std::make_shared<OwnedModel>();

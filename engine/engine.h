@@ -20,6 +20,7 @@
 #include "engine/base/json.h"
 #include "engine/base/log_sink.h"
 #include "engine/base/status.h"
+#include "engine/grammar/constraint_spec.h"
 
 namespace tensorfold {
 
@@ -92,6 +93,7 @@ struct Request {
   int top_logprobs = -1;                // -1 none, 0 the chosen token only, n alternatives
   std::vector<TokenId> allowed_tokens;  // when not empty, no other token is sampled
   bool parallel_tool_calls = true;      // false: the reply ends after the first call
+  std::shared_ptr<const grammar::ConstraintSpec> constraint;  // the reply's form; null: any
   std::string cache_salt;
   std::string label;        // who asked, for logs and metrics
   int64_t deadline_us = 0;  // monotonic; 0 is none
@@ -120,6 +122,7 @@ struct ReplyStats {
   std::string token_sha;  // first 12 hex digits of SHA-256 over the comma-joined reply ids
   double queue_s = 0, prefill_s = 0, decode_s = 0;
   int rounds = 0, drafted = 0, accepted = 0;
+  std::vector<std::string> annotations;  // parts of the asked-for form that do not constrain
 };
 
 // The end token that closes a reply is not part of it: it's in no on_tokens, count or token_sha

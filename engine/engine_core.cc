@@ -159,11 +159,12 @@ void EngineCore::serve(EngineParts& parts) {
   text_ = parts.text;
   EngineLoop loop(parts.loop,
                   {*parts.runner, *parts.text, *parts.depth_policy, clock_, log_, board_});
+  const auto deliver = [this](Submission&& s) {
+    pending_.fetch_add(1, std::memory_order_release);
+    return commands_.try_push(std::move(s));
+  };
   pipeline_ = std::make_unique<SubmitPipeline>(parts.text, parts.loop.vocab, parts.capacity, clock_,
-                                               requests_max_, [this](Submission&& s) {
-                                                 pending_.fetch_add(1, std::memory_order_release);
-                                                 return commands_.try_push(std::move(s));
-                                               });
+                                               requests_max_, deliver, parts.constraints);
   loaded_.store(true, std::memory_order_release);
   board_.set_state(State::kReady, "ready");
   while (!stopping()) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine/base/bounded_queue.h"
+#include "engine/constraint_service.h"
 #include "engine/draft/depth_policy.h"
 #include "engine/engine.h"
 #include "engine/engine_loop.h"
@@ -27,6 +28,7 @@ struct EngineParts {
   std::unique_ptr<StepRunner> runner;
   std::shared_ptr<const TextCodec> text;
   std::unique_ptr<DepthPolicy> depth_policy;
+  std::shared_ptr<ConstraintService> constraints;  // null: replies of a given form are refused
   LoopOptions loop;
   Capacity capacity;
   ModelInfo info;

@@ -100,6 +100,12 @@ Status check_request(const Request& request, int vocab) {
     return invalid_argument("the thinking budget must not be negative", "thinking_budget");
   if (request.allowed_tokens.size() > kAllowedTokensMax)
     return invalid_argument("too many allowed tokens", "allowed_token_ids");
+  if (request.constraint && !request.allowed_tokens.empty())
+    return invalid_argument("allowed tokens and a form of the reply exclude each other",
+                            "allowed_token_ids");
+  if (request.constraint && request.ignore_eos)
+    return invalid_argument("ignore_eos: a reply of a given form ends where the form does",
+                            "ignore_eos");
   for (const TokenId id : request.allowed_tokens) {
     if (id < 0 || id >= vocab)
       return invalid_argument(std::to_string(id) + " is not a token of this model",
@@ -119,12 +125,14 @@ Status reason_to_stop(const Ticket& ticket, const Request& request, int64_t now_
 
 SubmitPipeline::SubmitPipeline(std::shared_ptr<const TextCodec> text, int vocab,
                                const Capacity& capacity, const Clock& clock, size_t queue_items,
-                               Deliver deliver)
+                               Deliver deliver,
+                               std::shared_ptr<ConstraintService> constraints)
     : text_(std::move(text)),
       vocab_(vocab),
       capacity_(capacity),
       clock_(clock),
       deliver_(std::move(deliver)),
+      constraints_(std::move(constraints)),
       queue_(queue_items) {
   for (int i = 0; i < kPromptWorkers; ++i) workers_.emplace_back([this] { work(); });
 }
@@ -178,9 +186,20 @@ Status SubmitPipeline::fill_in(Submission& submission) const {
                                       request.max_tokens, request.prompt.ids.has_value()));
     if (!request.allowed_tokens.empty())
       submission.mask = make_allow_list(vocab_, request.allowed_tokens);
+    if (request.constraint) TF_RETURN_IF_ERROR(constrain(submission));
   } catch (const std::exception& e) {
     return internal_error(std::string("preparing the prompt failed: ") + e.what());
   }
+  return ok_status();
+}
+
+Status SubmitPipeline::constrain(Submission& submission) const {
+  const grammar::ConstraintSpec& spec = *submission.request.constraint;
+  if (!constraints_) return unsupported("this engine has no constrained decoding");
+  TF_ASSIGN_OR_RETURN(Constraint made,
+                      constraints_->compile(spec, submission.prompt.starts_in_reasoning));
+  submission.mask = std::move(made.source);
+  submission.annotations = std::move(made.ignored);
   return ok_status();
 }
 

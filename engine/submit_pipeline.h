@@ -17,6 +17,7 @@
 
 #include "engine/base/bounded_queue.h"
 #include "engine/base/clock.h"
+#include "engine/constraint_service.h"
 #include "engine/engine.h"
 #include "engine/grammar/mask_source.h"
 #include "engine/sched/admission.h"
@@ -74,6 +75,7 @@ struct Submission {
   PromptIds prompt;
   Price price;
   std::shared_ptr<const MaskSource> mask;
+  std::vector<std::string> annotations;  // of its constraint
 };
 
 // Refuses what sampling or planning could not run. `vocab`: tokens of the model.
@@ -83,7 +85,8 @@ class SubmitPipeline {
  public:
   using Deliver = std::function<bool(Submission&&)>;  // to the engine; false: it is shut
   SubmitPipeline(std::shared_ptr<const TextCodec> text, int vocab, const Capacity& capacity,
-                 const Clock& clock, size_t queue_items, Deliver deliver);
+                 const Clock& clock, size_t queue_items, Deliver deliver,
+                 std::shared_ptr<ConstraintService> constraints = nullptr);
   ~SubmitPipeline();  // what is still queued ends as unavailable
 
   bool push(Submission&& submission);  // false: full or shut
@@ -92,12 +95,14 @@ class SubmitPipeline {
   void work();
   void prepare(Submission submission);
   Status fill_in(Submission& submission) const;
+  Status constrain(Submission& submission) const;
 
   const std::shared_ptr<const TextCodec> text_;
   const int vocab_;
   const Capacity capacity_;
   const Clock& clock_;
   const Deliver deliver_;
+  const std::shared_ptr<ConstraintService> constraints_;
   BoundedQueue<Submission> queue_;
   std::atomic<bool> stopping_{false};
   std::vector<std::thread> workers_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/grammar/vocab_image.h"
 #include "engine/text/output_stream.h"
 #include "engine/text/prompt_encoder.h"
 #include "engine/text/tokenizer.h"
@@ -43,6 +44,11 @@ class TokenizerCodec final : public TextCodec {
 
   TokenId think_end() const override { return think_end_; }
 
+  Result<std::shared_ptr<const grammar::VocabImage>> vocab_image(
+      int32_t mask_tokens) const override {
+    return grammar::VocabImage::from_tokenizer(*tokenizer_, mask_tokens, {ends_[0]});
+  }
+
  private:
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const bool allow_control_;
@@ -51,6 +57,10 @@ class TokenizerCodec final : public TextCodec {
 };
 
 }  // namespace
+
+Result<std::shared_ptr<const grammar::VocabImage>> TextCodec::vocab_image(int32_t) const {
+  return unsupported("this vocabulary has no image for token masks");
+}
 
 Result<std::unique_ptr<TextCodec>> load_text_codec(const std::string& model_path, TokenId eos,
                                                    bool allow_control_tokens) {

@@ -9,6 +9,10 @@
 #include "engine/base/status.h"
 #include "engine/engine.h"
 
+namespace tensorfold::grammar {
+class VocabImage;
+}
+
 namespace tensorfold {
 
 struct PromptIds {
@@ -26,6 +30,8 @@ class TextCodec {
   // The end-of-sentence token, or the header of another turn: the reply is over before it.
   virtual bool ends_reply(TokenId id) const = 0;
   virtual TokenId think_end() const = 0;  // </think>, or -1
+  // The vocabulary as token masks of `mask_tokens` bits need it; made by each call.
+  virtual Result<std::shared_ptr<const grammar::VocabImage>> vocab_image(int32_t mask_tokens) const;
 };
 
 // Over the tokenizer.json of a model folder. `eos` is config.json's; the other control tokens are

@@ -267,14 +267,28 @@ Status read_cache_salt(const Json& value, const Defaults&, ChatCall& call) {
   return invalid_argument("cache_salt is longer than 256 bytes", "cache_salt");
 }
 
-Status read_response_format(const Json& value, const Defaults&, ChatCall&) {
-  const Json* type = value.find("type");
-  if (type != nullptr && type->is_string() && type->as_string() == "text") return ok_status();
-  if (type == nullptr) {
-    return invalid_argument("response_format must be an object with a type", "response_format");
-  }
-  return invalid_argument("response_format: only {\"type\": \"text\"} is supported yet",
-                          "response_format");
+Status read_format(const Json& value, const Defaults&, ChatCall& call) {
+  return read_response_format(value, call.form);
+}
+
+Status read_structured(const Json& value, const Defaults&, ChatCall& call) {
+  return read_structured_outputs(value, call.form);
+}
+
+Status read_guided_json(const Json& value, const Defaults&, ChatCall& call) {
+  return read_guided("guided_json", value, call.form);
+}
+
+Status read_guided_regex(const Json& value, const Defaults&, ChatCall& call) {
+  return read_guided("guided_regex", value, call.form);
+}
+
+Status read_guided_choice(const Json& value, const Defaults&, ChatCall& call) {
+  return read_guided("guided_choice", value, call.form);
+}
+
+Status read_guided_grammar(const Json& value, const Defaults&, ChatCall& call) {
+  return read_guided("guided_grammar", value, call.form);
 }
 
 Status read_store(const Json& value, const Defaults&, ChatCall&) {
@@ -294,7 +308,6 @@ Status read_modalities(const Json& value, const Defaults&, ChatCall&) {
 constexpr auto kUsed = FieldUse::kUsed;
 constexpr auto kIgnored = FieldUse::kIgnored;
 constexpr auto kRefused = FieldUse::kRefused;
-constexpr std::string_view kGuided = "constrained decoding is not there yet";
 
 // clang-format off
 constexpr ChatField kFields[] = {
@@ -323,14 +336,19 @@ constexpr ChatField kFields[] = {
     {"thinking_budget", kUsed, read_thinking_budget, "reasoning tokens, then it is closed"},
     {"chat_template_kwargs", kUsed, read_template_kwargs,
      "thinking, enable_thinking, reasoning_effort; they win over the top level's"},
-    {"tools", kUsed, read_tools, "functions"},
-    {"tool_choice", kUsed, read_tool_choice, "auto, or none (takes the tools out)"},
+    {"tools", kUsed, read_tools, "functions; the form of calls is enforced"},
+    {"tool_choice", kUsed, read_tool_choice, "auto, required, a function, allowed_tools, or none (takes the tools out)"},
     {"parallel_tool_calls", kUsed, read_parallel_calls, "false: at most one call"},
     {"draft", kUsed, read_draft, "false: no speculation; the text is the same"},
     {"priority", kUsed, read_priority, "normal or background"},
     {"ignore_eos", kUsed, read_ignore_eos, "go on until max_tokens"},
     {"cache_salt", kUsed, read_cache_salt, "keeps the prefix cache apart"},
-    {"response_format", kUsed, read_response_format, "{type: text}"},
+    {"response_format", kUsed, read_format, "text, json_object, json_schema, regex or grammar"},
+    {"structured_outputs", kUsed, read_structured, "json, json_object, regex, choice or grammar"},
+    {"guided_json", kUsed, read_guided_json, "a JSON schema"},
+    {"guided_regex", kUsed, read_guided_regex, "the whole reply matches it"},
+    {"guided_choice", kUsed, read_guided_choice, "the reply is one of these strings"},
+    {"guided_grammar", kUsed, read_guided_grammar, "rules in GBNF; root is the reply"},
     {"store", kUsed, read_store, "false"},
     {"modalities", kUsed, read_modalities, "[text]"},
 
@@ -340,6 +358,7 @@ constexpr ChatField kFields[] = {
     {"prompt_cache_key", kIgnored, nullptr, "the prefix cache needs no hint"},
     {"prompt_cache_retention", kIgnored, nullptr, "the prefix cache needs no hint"},
     {"service_tier", kIgnored, nullptr, "there is one"},
+    {"guided_decoding_backend", kIgnored, nullptr, "there is one"},
     {"prediction", kIgnored, nullptr, "only a hint for speed"},
 
     {"functions", kRefused, nullptr, "use tools"},
@@ -347,11 +366,6 @@ constexpr ChatField kFields[] = {
     {"audio", kRefused, nullptr, "text only"},
     {"web_search_options", kRefused, nullptr, "there is no search"},
     {"verbosity", kRefused, nullptr, "ask in the prompt"},
-    {"guided_json", kRefused, nullptr, kGuided},
-    {"guided_regex", kRefused, nullptr, kGuided},
-    {"guided_choice", kRefused, nullptr, kGuided},
-    {"guided_grammar", kRefused, nullptr, kGuided},
-    {"structured_outputs", kRefused, nullptr, kGuided},
     {"min_tokens", kRefused, nullptr, "not there yet"},
     {"continue_final_message", kRefused, nullptr, "not there yet"},
     {"add_generation_prompt", kRefused, nullptr, "the reply's header is always added"},

@@ -64,7 +64,14 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
     return invalid_argument("top_logprobs needs logprobs: true", "top_logprobs");
   }
   if (call.logprobs) call.request.top_logprobs = std::max(0, call.top_logprobs);
-  if (call.tool_choice == ToolChoice::kNone) call.request.prompt.tools.clear();
+  if (call.tool_choice == ToolChoice::kNone) {
+    call.request.prompt.tools.clear();
+    call.form.tools.clear();
+  }
+  TF_ASSIGN_OR_RETURN(
+      call.request.constraint,
+      settle_constraint(std::move(call.form), call.request.parallel_tool_calls,
+                        call.request.ignore_eos));
   settle_thinking(defaults, call);
   return ok_status();
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "daemon/api/constraint_fields.h"
 #include "daemon/api/effort.h"
 #include "engine/base/json.h"
 #include "engine/base/status.h"
@@ -59,6 +60,7 @@ struct ChatCall {
   bool tools_given = false;  // also when tool_choice "none" took them out of the prompt
   ToolChoice tool_choice = ToolChoice::kAuto;
   ThinkingWishes thinking;
+  ConstraintWishes form;
   std::optional<int64_t> max_tokens, max_completion_tokens;
   int top_logprobs = -1;
   bool stream_options_given = false;

@@ -54,12 +54,7 @@ Status check_function(const Json& function, const std::string& path) {
   }
   const Json* strict = function.find("strict");
   if (strict == nullptr || strict->is_null()) return ok_status();
-  TF_ASSIGN_OR_RETURN(const bool wanted, read_bool(*strict, path + ".strict"));
-  if (wanted) {
-    return invalid_argument(path + ".strict: constrained calls are not supported yet; leave it out",
-                            path + ".strict");
-  }
-  return ok_status();
+  return read_bool(*strict, path + ".strict").status();
 }
 
 }  // namespace
@@ -82,22 +77,22 @@ Status read_tools(const Json& value, const ChatDefaults&, ChatCall& call) {
                               path + ".function.name");
     }
     call.request.prompt.tools.push_back(*function);
+    grammar::ToolSpec tool{name, {}, false};
+    if (const Json* parameters = function->find("parameters")) tool.parameters = *parameters;
+    const Json* strict = function->find("strict");
+    tool.strict = strict != nullptr && strict->is_bool() && strict->as_bool();
+    call.form.tools.push_back(std::move(tool));
   }
   call.tools_given = !tools.empty();
   return ok_status();
 }
 
 Status read_tool_choice(const Json& value, const ChatDefaults&, ChatCall& call) {
-  if (value.is_string() && value.as_string() == "auto") return ok_status();
   if (value.is_string() && value.as_string() == "none") {
     call.tool_choice = ToolChoice::kNone;
     return ok_status();
   }
-  if (value.is_object() || (value.is_string() && value.as_string() == "required")) {
-    return invalid_argument("tool_choice: forced calls are not supported yet; use auto or none",
-                            "tool_choice");
-  }
-  return invalid_argument("tool_choice must be auto or none", "tool_choice");
+  return read_forced_choice(value, call.form);
 }
 
 Result<ToolCall> read_tool_call(const Json& value, const std::string& path) {

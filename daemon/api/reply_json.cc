@@ -42,6 +42,11 @@ void put_stats(JsonOut& json, const ReplyStats& stats) {
   json.key("rounds").number(stats.rounds);
   json.key("drafted").number(stats.drafted);
   json.key("accepted").number(stats.accepted);
+  if (!stats.annotations.empty()) {
+    json.key("annotations").open_list();
+    for (const std::string& s : stats.annotations) json.string(utf8_lossy(s));
+    json.close_list();
+  }
   json.close_object();
 }
 

@@ -70,55 +70,113 @@ Status compile_text(const Result<DfaPtr>& dfa, Program& program) {
   return ok_status();
 }
 
+Status compile_choice(const ConstraintSpec& spec, Program& program) {
+  size_t bytes = 0;
+  for (const std::string& c : spec.choices) {
+    bytes += c.size();
+    if (c.empty()) return invalid_argument("choice: an empty text", "", "invalid_grammar");
+  }
+  if (spec.choices.empty() || spec.choices.size() > kChoicesMax || bytes > kEnumTextMaxBytes) {
+    return invalid_argument("choice: from 1 to " + std::to_string(kChoicesMax) + " texts of " +
+                                std::to_string(kEnumTextMaxBytes) + " bytes together expected",
+                            "", "schema_too_complex");
+  }
+  return compile_text(dfa_words(spec.choices), program);
+}
+
+// The expression of the content, as program.root.
+Status compile_content(const ConstraintSpec& spec, Program& program,
+                       std::vector<std::string>& ignored) {
+  switch (spec.kind) {
+    case ConstraintKind::kText:
+      return ok_status();
+    case ConstraintKind::kJsonObject:
+      return compile_schema("{\"type\":\"object\"}", spec, program, ignored);
+    case ConstraintKind::kJsonSchema:
+      return compile_schema(spec.text, spec, program, ignored);
+    case ConstraintKind::kRegex:
+      return compile_text(regex_to_dfa(spec.text, RegexMatch::kFull), program);
+    case ConstraintKind::kChoice:
+      return compile_choice(spec, program);
+    case ConstraintKind::kEbnf:
+      return compile_ebnf(spec.text, program);
+  }
+  return internal_error("a constraint of no kind");
+}
+
+Status with_param(const Status& status, const std::string& param) {
+  if (status.ok() || !status.param().empty() || param.empty()) return status;
+  return Status(status.code(), param + ": " + status.message(), param, status.reason());
+}
+
 }  // namespace
 
 Result<CompiledConstraint> compile_program(const ConstraintSpec& spec, int32_t tool_marker_id) {
   auto program = std::make_shared<Program>();
   program->whitespace = spec.whitespace;
   CompiledConstraint out;
-  switch (spec.kind) {
-    case ConstraintKind::kJsonObject:
-      TF_RETURN_IF_ERROR(compile_schema("{\"type\":\"object\"}", spec, *program, out.ignored));
-      break;
-    case ConstraintKind::kJsonSchema:
-      TF_RETURN_IF_ERROR(compile_schema(spec.text, spec, *program, out.ignored));
-      break;
-    case ConstraintKind::kRegex:
-      TF_RETURN_IF_ERROR(compile_text(regex_to_dfa(spec.text, RegexMatch::kFull), *program));
-      break;
-    case ConstraintKind::kChoice: {
-      size_t bytes = 0;
-      for (const std::string& c : spec.choices) bytes += c.size();
-      if (spec.choices.empty() || spec.choices.size() > kChoicesMax || bytes > kEnumTextMaxBytes) {
-        return invalid_argument("choice: from 1 to " + std::to_string(kChoicesMax) + " texts of " +
-                                    std::to_string(kEnumTextMaxBytes) + " bytes together expected",
-                                "", "schema_too_complex");
-      }
-      TF_RETURN_IF_ERROR(compile_text(dfa_words(spec.choices), *program));
-      break;
-    }
-    case ConstraintKind::kEbnf:
-      TF_RETURN_IF_ERROR(compile_ebnf(spec.text, *program));
-      break;
-    case ConstraintKind::kTools:
-      TF_RETURN_IF_ERROR(compile_tools(spec, tool_marker_id, *program, out.ignored));
-      break;
+  if (spec.kind == ConstraintKind::kText && spec.tools.empty())
+    return invalid_argument("a constraint of nothing");
+  TF_RETURN_IF_ERROR(with_param(compile_content(spec, *program, out.ignored), spec.param));
+  if (spec.strict && !out.ignored.empty()) {
+    return with_param(invalid_argument("strict: " + out.ignored[0] + " cannot be enforced", "",
+                                       "unsupported_schema"),
+                      spec.param);
   }
+  if (!spec.tools.empty())
+    TF_RETURN_IF_ERROR(compile_tools(spec, tool_marker_id, *program, out.ignored));
   std::sort(out.ignored.begin(), out.ignored.end());
   out.ignored.erase(std::unique(out.ignored.begin(), out.ignored.end()), out.ignored.end());
   out.program = std::move(program);
   return out;
 }
 
-Result<std::shared_ptr<const MaskSource>> compile_constraint(
+std::string spec_key(const ConstraintSpec& spec) {
+  std::string key;
+  const auto number = [&](uint64_t n) {
+    key.append(reinterpret_cast<const char*>(&n), sizeof n);
+  };
+  const auto text = [&](const std::string& s) {
+    number(s.size());
+    key += s;
+  };
+  for (const bool flag : {spec.parallel, spec.ordered, spec.closed, spec.reasoning, spec.strict})
+    key.push_back(flag ? 1 : 0);
+  for (const auto e : {static_cast<int>(spec.kind), static_cast<int>(spec.tool_choice),
+                       static_cast<int>(spec.markup), static_cast<int>(spec.whitespace)})
+    key.push_back(static_cast<char>(e));
+  text(spec.text);
+  text(spec.named);
+  text(spec.param);
+  number(spec.choices.size());
+  for (const std::string& c : spec.choices) text(c);
+  number(spec.tools.size());
+  for (const ToolSpec& tool : spec.tools) {
+    text(tool.name);
+    text(dump_json_compact(tool.parameters));
+    key.push_back(tool.strict ? 1 : 0);
+  }
+  return key;
+}
+
+Result<std::shared_ptr<const Matcher>> compile_matcher(
     const ConstraintSpec& spec, const std::shared_ptr<const VocabImage>& vocab,
     std::vector<std::string>* ignored) {
   TF_ASSIGN_OR_RETURN(CompiledConstraint compiled,
                       compile_program(spec, vocab->spec().tool_marker_id));
   if (ignored != nullptr) *ignored = std::move(compiled.ignored);
-  std::shared_ptr<const MaskSource> source = Matcher::create(compiled.program, vocab);
-  if (source->start() == kMaskDead)
-    return invalid_argument("the grammar accepts nothing", "", "unsatisfiable_schema");
+  std::shared_ptr<const Matcher> matcher = Matcher::create(compiled.program, vocab);
+  if (matcher->start() == kMaskDead)
+    return with_param(
+        invalid_argument("the grammar accepts nothing", "", "unsatisfiable_schema"), spec.param);
+  return matcher;
+}
+
+Result<std::shared_ptr<const MaskSource>> compile_constraint(
+    const ConstraintSpec& spec, const std::shared_ptr<const VocabImage>& vocab,
+    std::vector<std::string>* ignored) {
+  TF_ASSIGN_OR_RETURN(std::shared_ptr<const MaskSource> source,
+                      compile_matcher(spec, vocab, ignored));
   if (!spec.reasoning) return source;
   return after_reasoning(std::move(source), vocab);
 }

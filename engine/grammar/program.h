@@ -9,20 +9,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/grammar/constraint_spec.h"
 #include "engine/grammar/dfa.h"
 
 namespace tensorfold::grammar {
 
 inline constexpr int32_t kNoNode = -1;
 inline constexpr uint32_t kNoMax = UINT32_MAX;
-
-enum class Whitespace : unsigned char {
-  kCompact,  // none, or one space after ',' and ':'
-  kPretty,   // also a line end and up to kIndentMaxChars spaces or tabs
-  kAny,      // any JSON white space, up to kSpaceMaxChars in a row
-};
-inline constexpr uint32_t kIndentMaxChars = 64;
-inline constexpr uint32_t kSpaceMaxChars = 128;
 
 // Text whose characters a Dfa reads: a JSON string's (unescaped) content, or raw text that ends
 // where what follows it begins. min and max count code points.

@@ -28,10 +28,21 @@ class ToolCompiler {
 
   Status compile(std::vector<std::string>& ignored) {
     std::vector<uint32_t> invokes;
-    for (const ToolSpec& tool : spec_.tools) {
+    for (size_t i = 0; i < spec_.tools.size(); ++i) {
+      const ToolSpec& tool = spec_.tools[i];
       if (spec_.tool_choice == ToolChoice::kNamed && tool.name != spec_.named) continue;
-      const Result<uint32_t> invoke = one_tool(tool, ignored);
-      if (!invoke.ok()) return invoke.status().with_context("tool \"" + tool.name + "\"");
+      Result<uint32_t> invoke = one_tool(tool, tool.parameters, ignored);
+      if (!invoke.ok() && !tool.strict) {
+        ignored.push_back("tool \"" + tool.name + "\": " + invoke.status().message());
+        invoke = one_tool(tool, relaxed(tool.parameters), ignored);
+        if (!invoke.ok()) invoke = one_tool(tool, Json::null(), ignored);
+      }
+      if (!invoke.ok()) {
+        const Status& s = invoke.status();
+        const std::string param = "tools[" + std::to_string(i) + "].function.parameters";
+        return Status(s.code(), param + ": tool \"" + tool.name + "\": " + s.message(), param,
+                      s.reason());
+      }
       invokes.push_back(*invoke);
     }
     if (invokes.empty())
@@ -50,6 +61,12 @@ class ToolCompiler {
                            program_.literal("</"), marker_, program_.literal(tags_.calls + ">")});
     if (spec_.tool_choice != ToolChoice::kAuto) {
       program_.root = program_.sequence({program_.literal("\n\n<"), block});
+      return ok_status();
+    }
+    if (spec_.kind != ConstraintKind::kText) {
+      const uint32_t content = program_.root;
+      program_.root =
+          program_.choice({content, program_.sequence({program_.literal("\n\n<"), block})});
       return ok_status();
     }
     TF_ASSIGN_OR_RETURN(const uint32_t free, free_text(false));
@@ -73,10 +90,28 @@ class ToolCompiler {
     return program_.add_expr({Expr::Kind::kTerminal, program_.add_dfa(dfa), {}});
   }
 
-  Result<uint32_t> one_tool(const ToolSpec& tool, std::vector<std::string>& ignored) {
+  // What is left of a schema that cannot be enforced when nobody asked for it strictly: names of
+  // parameters, their plain types, and which must be there.
+  static Json relaxed(const Json& parameters) {
+    const Json* properties = parameters.find("properties");
+    if (properties == nullptr || !properties->is_object()) return Json::null();
+    Json::Object kept;
+    for (const auto& [name, schema] : properties->as_object()) {
+      const Json* type = schema.is_object() ? schema.find("type") : nullptr;
+      const bool plain = type != nullptr && (type->is_string() || type->is_array());
+      kept.emplace_back(name, plain ? Json::object({{"type", *type}}) : Json::boolean(true));
+    }
+    Json::Object out = {{"type", Json::string("object")}};
+    out.emplace_back("properties", Json::object(std::move(kept)));
+    if (const Json* required = parameters.find("required")) out.emplace_back("required", *required);
+    return Json::object(std::move(out));
+  }
+
+  Result<uint32_t> one_tool(const ToolSpec& tool, const Json& parameters_schema,
+                            std::vector<std::string>& ignored) {
     if (tool.name.empty() || tool.name.find_first_of("\"\n<>") != std::string::npos)
       return invalid_argument("a name without quotes, brackets and line ends expected");
-    Json schema = tool.parameters.is_null() ? Json::boolean(true) : tool.parameters;
+    Json schema = parameters_schema.is_null() ? Json::boolean(true) : parameters_schema;
     TF_ASSIGN_OR_RETURN(const std::unique_ptr<SchemaDoc> doc, SchemaDoc::load(std::move(schema)));
     const Json object = Json::object({{"type", Json::string("object")}});
     Program values;
@@ -87,6 +122,10 @@ class ToolCompiler {
     if (root == kNoNode)
       return invalid_argument("parameters: no value satisfies the schema", "",
                               "unsatisfiable_schema");
+    if (tool.strict && !compiler.terms().ignored().empty()) {
+      return invalid_argument("strict: " + compiler.terms().ignored()[0] + " cannot be enforced",
+                              "", "unsupported_schema");
+    }
     for (const std::string& i : compiler.terms().ignored())
       ignored.push_back("tool \"" + tool.name + "\": " + i);
     const Base base = absorb(values);

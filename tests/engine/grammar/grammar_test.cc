@@ -84,7 +84,6 @@ BOOST_AUTO_TEST_CASE(ebnf) {
 
 ConstraintSpec weather(ToolChoice choice) {
   ConstraintSpec spec;
-  spec.kind = ConstraintKind::kTools;
   spec.tool_choice = choice;
   ToolSpec get{"get_weather", {}, true};
   get.parameters = *parse_json(
