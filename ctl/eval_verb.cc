@@ -31,6 +31,7 @@ constexpr int64_t kEvalContextMultiple = kBlockPositions;
 
 struct EvalOptions {
   std::string model, golden, bounds, section, units, prompts, prompt;
+  std::string device = "cpu";
   std::optional<ScorePrecision> scores;  // unset: as the golden file was made
   int ranks = 1;
   int threads = 0;
@@ -83,11 +84,10 @@ int take_options(const Invocation& call, EvalOptions& o) {
   } else if (!scores.empty()) {
     return usage(call, "--scores takes fp32 or bf16, not '" + scores + "'");
   }
-  const std::string device = call.get("--device", "cpu");
-  if (device == "cuda") {
-    return fail(call, unsupported("--device cuda: the CUDA backend is not built into this tfctl"));
+  o.device = call.get("--device", "cpu");
+  if (o.device != "cpu" && o.device != "cuda" && !o.device.starts_with("cuda:")) {
+    return usage(call, "--device takes cpu, cuda or cuda:N, not '" + o.device + "'");
   }
-  if (device != "cpu") return usage(call, "--device takes cpu or cuda, not '" + device + "'");
   return kExitOk;
 }
 
@@ -202,6 +202,7 @@ Status GoldenEval::load_model(int64_t positions, int64_t rows) {
       (positions + kEvalContextMultiple - 1) / kEvalContextMultiple * kEvalContextMultiple;
   options.rows_max = static_cast<int>(std::clamp<int64_t>(rows, 1, kPrefillRowsMax));
   options.threads = o_.threads;
+  options.device = o_.device;
   options.scores = scores_;
   TF_ASSIGN_OR_RETURN(ranks_, EvalRanks::load(options, o_.ranks));
   return ok_status();

@@ -17,11 +17,13 @@ struct AttentionSlice {
   int32_t first_row = 0;  // into the step's rows
   int32_t rows = 0;
   int64_t first_position = 0;
-  int64_t window_floor = 0;    // window keys below this position are not read
-  int32_t staged_first = 0;    // first of its rows in the staged window rows
-  int32_t history = 0;         // staged rows taken from the ring; the slice's own rows follow
-  uint8_t* ring = nullptr;     // this layer's window ring: [ring_rows] packed window rows
-  float* pair_ring = nullptr;  // this source's compressor inputs: [kPairRingRows][2][D] (a, g)
+  int64_t window_floor = 0;  // window keys below this position are not read
+  int32_t staged_first = 0;  // first of its rows in the staged window rows
+  int32_t history = 0;       // staged rows taken from the ring; the slice's own rows follow
+  // The sequence's window rings and compressor inputs, of all layers; a call says where its own
+  // begin, so that slices stay the same for a whole step.
+  uint8_t* rings = nullptr;              // each [ring_rows] packed window rows
+  float* pair_rings = nullptr;           // each [kPairRingRows][2][D] (a, g)
   const int32_t* block_table = nullptr;  // pool blocks of the sequence, by position / 256
 };
 

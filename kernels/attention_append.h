@@ -31,6 +31,7 @@ struct AttentionAppendParams {
   const float* kv_norm = nullptr;  // [D]
   const float* rope = nullptr;     // [rows, rope_dim / 2, 2] at each row's position
   int ring_rows = 0;
+  int64_t ring_offset = 0;     // bytes from a slice's rings to this layer's
   bool stage_only = false;     // the ring keeps its rows (drafted rows)
   uint16_t* staged = nullptr;  // out bf16 [history and own rows of all slices, D], or nullptr
   // Source part.
@@ -42,6 +43,7 @@ struct AttentionAppendParams {
   int index_dim = 0;                     // d
   const float* entry_rope = nullptr;  // [rows, rope_dim / 2, 2] at the completed entry's j * ratio
   EntryPool pool;
+  int64_t pair_offset = 0;  // floats from a slice's pair_rings to this source's
   Workspace workspace;
 };
 

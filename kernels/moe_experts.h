@@ -32,7 +32,10 @@ struct MoeExpertsParams {
   const float* weights = nullptr;         // [rows, topk]
   const ExpertWeights* expert = nullptr;  // [experts]; absent (other rank's): contributes nothing
   const ExpertWeights* shared = nullptr;  // nullptr or absent: none on this rank
-  float* y = nullptr;                     // out [rows, H]
+  // The array `expert` in device memory, with the shared one behind it, where the device's memory
+  // is not the host's.
+  const ExpertWeights* expert_on_device = nullptr;  // [experts + 1]
+  float* y = nullptr;                               // out [rows, H]
   Workspace workspace;
 };
 

@@ -8,9 +8,9 @@
 
 namespace tensorfold {
 
-Result<BlockPool> BlockPool::create(int64_t blocks, int64_t block_bytes) {
+Result<BlockPool> BlockPool::create(int64_t blocks, int64_t block_bytes, Device& device) {
   BlockPool pool;
-  pool.memory_ = allocate_zeroed<uint8_t>(blocks * block_bytes);
+  pool.memory_ = allocate_array<uint8_t>(device, blocks * block_bytes);
   if (pool.memory_ == nullptr)
     return unavailable("no memory for a cache pool of " + std::to_string(blocks * block_bytes) +
                        " bytes");

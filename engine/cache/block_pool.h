@@ -3,32 +3,20 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <vector>
 
 #include "engine/base/status.h"
 #include "engine/sched/step_plan.h"
+#include "kernels/device.h"
 
 namespace tensorfold {
 
-struct FreeMemory {
-  void operator()(void* p) const { std::free(p); }
-};
-template <typename T>
-using MemoryPtr = std::unique_ptr<T[], FreeMemory>;
-
-// Zeroed memory that the system hands out page by page when it is touched; nullptr when refused.
-template <typename T>
-MemoryPtr<T> allocate_zeroed(int64_t count) {
-  return MemoryPtr<T>(
-      static_cast<T*>(std::calloc(static_cast<size_t>(count > 0 ? count : 1), sizeof(T))));
-}
-
 class BlockPool {
  public:
-  static Result<BlockPool> create(int64_t blocks, int64_t block_bytes);
+  static Result<BlockPool> create(int64_t blocks, int64_t block_bytes,
+                                  Device& device = cpu_device());
 
+  // Device memory: on a GPU it is read and written by Device::download and upload only.
   uint8_t* base() { return memory_.get(); }
   const uint8_t* base() const { return memory_.get(); }
   int64_t block_bytes() const { return block_bytes_; }
@@ -41,7 +29,7 @@ class BlockPool {
   void drop_reference(BlockId block);
 
  private:
-  MemoryPtr<uint8_t> memory_;
+  DeviceArray<uint8_t> memory_;
   int64_t block_bytes_ = 0;
   int64_t used_ = 0;  // blocks with a reference
   std::vector<int32_t> references_;

@@ -42,13 +42,17 @@ const char* command_name(CacheCommand::Kind kind) {
 
 }  // namespace
 
-Result<SequenceCache> SequenceCache::create(const CacheLayout& layout) {
+Result<SequenceCache> SequenceCache::create(const CacheLayout& layout, Device& device,
+                                            Stream* stream) {
   SequenceCache cache;
   cache.layout_ = layout;
-  TF_ASSIGN_OR_RETURN(cache.pool_, BlockPool::create(layout.pool_blocks, layout.block_bytes));
+  cache.device_ = &device;
+  cache.stream_ = stream;
+  TF_ASSIGN_OR_RETURN(cache.pool_,
+                      BlockPool::create(layout.pool_blocks, layout.block_bytes, device));
   cache.slots_.reserve(static_cast<size_t>(layout.slots));
   for (int i = 0; i < layout.slots; ++i) {
-    TF_ASSIGN_OR_RETURN(SequenceState state, SequenceState::create(layout));
+    TF_ASSIGN_OR_RETURN(SequenceState state, SequenceState::create(layout, device));
     cache.slots_.push_back(std::move(state));
   }
   return cache;
@@ -69,8 +73,8 @@ Status SequenceCache::apply(const CacheCommand& c) {
   const std::string where = std::string(command_name(c.kind)) + ", slot " + std::to_string(c.slot);
   if (c.kind == Kind::kOpenSlot) return open_slot(c.slot);
   if (c.kind == Kind::kDropSnapshot) return snapshots_.drop(c.value);
-  if (c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock ||
-      c.kind == Kind::kSpillSnapshot || c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage)
+  if (c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock || c.kind == Kind::kSpillSnapshot ||
+      c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage)
     return unsupported(where + ": this engine keeps no blocks on disk");
   SequenceState* state = find(c.slot);
   if (state == nullptr) return invalid_argument(where + ": the slot is not open");
@@ -86,10 +90,10 @@ Status SequenceCache::apply(const CacheCommand& c) {
       status = state->truncate(c.value, layout_.window);
       break;
     case Kind::kSnapshot:
-      status = snapshots_.save(layout_, *state, c.block != 0, c.value);
+      status = snapshots_.save(layout_, *state, c.block != 0, c.value, rings());
       break;
     case Kind::kRestore:
-      status = snapshots_.restore(layout_, c.value, *state);
+      status = snapshots_.restore(layout_, c.value, *state, rings());
       break;
     default:
       status = unsupported("unknown kind " + std::to_string(static_cast<int>(c.kind)));

@@ -19,7 +19,10 @@ namespace tensorfold {
 
 class SequenceCache {
  public:
-  static Result<SequenceCache> create(const CacheLayout& layout);
+  // Pool and rings lie in the memory of `device`; its copies run on `stream` (nullptr: host
+  // memory).
+  static Result<SequenceCache> create(const CacheLayout& layout, Device& device = cpu_device(),
+                                      Stream* stream = nullptr);
 
   Status apply(const CacheCommand& command);
 
@@ -39,9 +42,12 @@ class SequenceCache {
  private:
   Status open_slot(SlotId slot);
   Status close_slot(SequenceState& state);
+  RingCopies rings() const { return {device_, stream_}; }
   Status append_block(SequenceState& state, BlockId block);
 
   CacheLayout layout_;
+  Device* device_ = nullptr;
+  Stream* stream_ = nullptr;
   BlockPool pool_;
   std::vector<SequenceState> slots_;
   SnapshotStore snapshots_;

@@ -8,12 +8,12 @@
 
 namespace tensorfold {
 
-Result<SequenceState> SequenceState::create(const CacheLayout& layout) {
+Result<SequenceState> SequenceState::create(const CacheLayout& layout, Device& device) {
   SequenceState s;
   s.ring_rows_ = layout.ring_rows;
   s.ring_bytes_ = layout.ring_bytes;
-  s.rings_ = allocate_zeroed<uint8_t>(layout.rings() * layout.ring_bytes);
-  s.pairs_ = allocate_zeroed<float>(layout.pair_floats);
+  s.rings_ = allocate_array<uint8_t>(device, layout.rings() * layout.ring_bytes);
+  s.pairs_ = allocate_array<float>(device, layout.pair_floats);
   if (s.rings_ == nullptr || s.pairs_ == nullptr)
     return unavailable("no memory for the rings of a sequence");
   s.ids_.reserve(static_cast<size_t>(layout.context));

@@ -16,7 +16,7 @@ namespace tensorfold {
 
 class SequenceState {
  public:
-  static Result<SequenceState> create(const CacheLayout& layout);
+  static Result<SequenceState> create(const CacheLayout& layout, Device& device = cpu_device());
 
   bool open() const { return open_; }
   int64_t length() const { return length_; }
@@ -43,9 +43,10 @@ class SequenceState {
   // Keeps the first `length` positions. kInvalidArgument when the rings can't go back that far.
   Status truncate(int64_t length, int window);
 
+  // Device memory, as in BlockPool.
   uint8_t* ring(int index) { return rings_.get() + index * ring_bytes_; }
   const uint8_t* ring(int index) const { return rings_.get() + index * ring_bytes_; }
-  float* pairs(const CacheSource& source) { return pairs_.get() + source.pair_offset; }
+  float* pairs() { return pairs_.get(); }  // of all sources
 
   friend class SnapshotStore;
 
@@ -61,8 +62,8 @@ class SequenceState {
   int64_t ring_bytes_ = 0;
   std::vector<int32_t> ids_, engram_ids_;
   std::vector<BlockId> blocks_;
-  MemoryPtr<uint8_t> rings_;  // [layers + stages][ring_bytes]
-  MemoryPtr<float> pairs_;
+  DeviceArray<uint8_t> rings_;  // [layers + stages][ring_bytes]
+  DeviceArray<float> pairs_;
 };
 
 }  // namespace tensorfold

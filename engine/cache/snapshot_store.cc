@@ -2,6 +2,7 @@
 #include "engine/cache/snapshot_store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -18,8 +19,21 @@ int64_t SnapshotStore::Snapshot::bytes() const {
   return static_cast<int64_t>(rings.size() + 4 * (pairs.size() + ids.size() + engram_ids.size()));
 }
 
+Status RingCopies::save(void* host, const void* from, int64_t bytes) const {
+  if (bytes == 0) return ok_status();
+  if (stream != nullptr) return device->download(host, from, bytes, *stream);
+  std::memcpy(host, from, static_cast<size_t>(bytes));
+  return ok_status();
+}
+
+void RingCopies::restore(void* to, const void* host, int64_t bytes) const {
+  if (bytes == 0) return;
+  if (stream != nullptr) return device->upload(to, host, bytes, *stream);
+  std::memcpy(to, host, static_cast<size_t>(bytes));
+}
+
 Status SnapshotStore::save(const CacheLayout& layout, const SequenceState& state, bool encoder_only,
-                           int64_t number) {
+                           int64_t number, const RingCopies& copies) {
   if (snapshots_.find(number) == snapshots_.end() &&
       snapshots_.size() >= static_cast<size_t>(kSnapshotsMax))
     return unavailable("more than " + std::to_string(kSnapshotsMax) + " snapshots");
@@ -34,16 +48,18 @@ Status SnapshotStore::save(const CacheLayout& layout, const SequenceState& state
   s.ids = state.ids_;
   s.engram_ids = state.engram_ids_;
   const int rings = encoder_only ? layout.decoder_start : layout.rings();
-  s.rings.assign(state.rings_.get(), state.rings_.get() + rings * layout.ring_bytes);
-  s.pairs.assign(state.pairs_.get(), state.pairs_.get() + layout.pair_floats);
+  s.rings.resize(static_cast<size_t>(rings * layout.ring_bytes));
+  s.pairs.resize(static_cast<size_t>(layout.pair_floats));
+  TF_RETURN_IF_ERROR(copies.save(s.rings.data(), state.rings_.get(), rings * layout.ring_bytes));
+  TF_RETURN_IF_ERROR(copies.save(s.pairs.data(), state.pairs_.get(), layout.pair_floats * 4));
   Snapshot& place = snapshots_[number];
   bytes_ += s.bytes() - place.bytes();
   place = std::move(s);
   return ok_status();
 }
 
-Status SnapshotStore::restore(const CacheLayout& layout, int64_t number,
-                              SequenceState& state) const {
+Status SnapshotStore::restore(const CacheLayout& layout, int64_t number, SequenceState& state,
+                              const RingCopies& copies) const {
   const auto found = snapshots_.find(number);
   if (found == snapshots_.end()) return unknown(number);
   const Snapshot& s = found->second;
@@ -61,8 +77,8 @@ Status SnapshotStore::restore(const CacheLayout& layout, int64_t number,
   state.draft_end_ = s.draft_end;
   state.ids_ = s.ids;
   state.engram_ids_ = s.engram_ids;
-  std::copy(s.rings.begin(), s.rings.end(), state.rings_.get());
-  std::copy(s.pairs.begin(), s.pairs.end(), state.pairs_.get());
+  copies.restore(state.rings_.get(), s.rings.data(), static_cast<int64_t>(s.rings.size()));
+  copies.restore(state.pairs_.get(), s.pairs.data(), static_cast<int64_t>(s.pairs.size()) * 4);
   return ok_status();
 }
 

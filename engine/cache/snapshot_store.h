@@ -18,12 +18,22 @@ namespace tensorfold {
 
 inline constexpr int kSnapshotsMax = 4096;
 
+// How rings are copied from and to the device that holds them.
+struct RingCopies {
+  Device* device = nullptr;
+  Stream* stream = nullptr;  // nullptr: host memory
+
+  Status save(void* host, const void* from, int64_t bytes) const;
+  void restore(void* to, const void* host, int64_t bytes) const;
+};
+
 class SnapshotStore {
  public:
   // Replaces a snapshot of the same number.
   Status save(const CacheLayout& layout, const SequenceState& state, bool encoder_only,
-              int64_t number);
-  Status restore(const CacheLayout& layout, int64_t number, SequenceState& state) const;
+              int64_t number, const RingCopies& copies = {});
+  Status restore(const CacheLayout& layout, int64_t number, SequenceState& state,
+                 const RingCopies& copies = {}) const;
   Status drop(int64_t number);
   int64_t bytes() const { return bytes_; }
 

@@ -5,17 +5,17 @@
 // kRingSpareRows more rows than are read, so rows of rejected positions lie past the length, are
 // never read and are overwritten when those positions come again.
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "engine/model/model_impl.h"
 
 namespace tensorfold {
 
-Status ForwardModel::write_draft_context() {
-  if (config_.dspark.stages == 0) return ok_status();
+// Rows of the step that become context rows of the drafter: those whose decoder ran.
+void ForwardModel::build_context_rows() {
   RowSet& rows = draft_rows_;
   rows.clear();
+  if (config_.dspark.stages == 0) return;
   for (size_t i = 0; i < rows_.decoder.slices.size(); ++i) {
     const AttentionSlice& s = rows_.decoder.slices[i];
     const int count = std::min(s.rows, config_.window);
@@ -25,11 +25,12 @@ Status ForwardModel::write_draft_context() {
                    s.first_row + skipped, config_.window, s.first_position + skipped);
     state.note_draft_rows(s.first_position + skipped, s.first_position + s.rows);
   }
-  const int64_t tap_bytes = tap_width() * 2;
-  auto* taps = reinterpret_cast<std::byte*>(b_.taps);
-  for (int r = 0; r < rows.rows; ++r)
-    std::memmove(taps + r * tap_bytes, taps + rows.source_row[static_cast<size_t>(r)] * tap_bytes,
-                 static_cast<size_t>(tap_bytes));
+}
+
+Status ForwardModel::write_draft_context() {
+  if (config_.dspark.stages == 0) return ok_status();
+  RowSet& rows = draft_rows_;
+  device_->keep_rows(b_.taps, tap_width() * 2, rows.on_device.source_row, rows.rows, *stream_);
   make_rope_tables(rows, rope_, b_.rope);
 
   const DrafterWeights& d = weights_->drafter;
@@ -59,8 +60,8 @@ Status ForwardModel::write_draft_context() {
     k.output[0].y_stride = config_.head_dim;
     k.workspace = workspace();
     backend_->project(k, *stream_);
-    set_rings(config_.layers + stage, rows);
     AttentionAppendParams a = append_params(rows);
+    a.ring_offset = (config_.layers + stage) * cache_->layout().ring_bytes;
     a.kv = b_.kv;
     a.kv_norm = w.kv_norm;
     a.rope = rope_.plain;
@@ -108,11 +109,15 @@ void ForwardModel::build_draft_rows(std::span<const DraftRequest> requests) {
     for (int i = 0; i < block; ++i)
       rows_.ids.push_back(i == 0 ? r.token : config_.dspark.noise_token_id);
   }
+  tables_.begin();
+  tables_.add_rows(draft_rows_);
+  const int32_t* ids = tables_.add(rows_.ids);
+  tables_.upload(*stream_);
   EmbedRowsParams p;
   p.rows = draft_rows_.rows;
   p.hidden = config_.hidden;
   p.hc = config_.hc_mult;
-  p.ids = rows_.ids.data();
+  p.ids = ids;
   p.table = &weights_->embed;
   p.streams = b_.streams;
   p.pre = b_.pre[0];
@@ -141,7 +146,8 @@ Status ForwardModel::draft(std::span<const DraftRequest> requests,
     TF_RETURN_IF_ERROR(block_sublayers(plan, weights, draft_rows_));
   }
   const int64_t vocab = config_.vocab_size;
-  draft_base_.resize(static_cast<size_t>(draft_rows_.rows * vocab));
+  const bool on_host = device_->host_memory() || probe_ != nullptr;  // the base logits too
+  if (on_host) draft_base_.resize(static_cast<size_t>(draft_rows_.rows * vocab));
   HeadLogitsParams p;
   p.rows = draft_rows_.rows;
   p.hidden = config_.hidden;
@@ -153,22 +159,60 @@ Status ForwardModel::draft(std::span<const DraftRequest> requests,
   p.head = &weights_->head;
   p.collapsed = b_.x;
   p.workspace = workspace();
-  TF_RETURN_IF_ERROR(vocab_logits(p, draft_base_.data()));
+  TF_RETURN_IF_ERROR(vocab_logits(p, on_host ? draft_base_.data() : nullptr, d_.draft_base));
   probe_bf16(Quantity::kDraftHidden, 0, draft_rows_, b_.x, config_.hidden, config_.hidden);
-  probe_f32(Quantity::kDraftBaseLogits, 0, draft_rows_, draft_base_.data(), vocab);
+  probe_rows(Quantity::kDraftBaseLogits, 0, draft_rows_, draft_base_.data(), vocab);
   return markov_chain(requests, results);
+}
+
+// One link for all requests: logits [n, vocab] and confidence [n] in host memory.
+Status ForwardModel::markov_link(int step, const std::vector<int32_t>& prev, float* logits,
+                                 float* confidence) {
+  const DrafterWeights& d = weights_->drafter;
+  const int block = config_.dspark.block_size;
+  const auto n = static_cast<int>(prev.size());
+  const int64_t vocab = config_.vocab_size, h = config_.hidden, chunk = vocab_part();
+  const bool split = collective_.world_size() > 1;
+  MarkovStepParams p;
+  p.rows = n;
+  p.rank = config_.dspark.markov_rank;
+  p.hidden = config_.hidden;
+  p.embed = &d.markov_embed;
+  p.head = &d.markov_head;
+  p.confidence = &d.confidence;
+  p.x = b_.x + step * h;
+  p.x_stride = block * h;
+  p.workspace = workspace();
+  if (device_->host_memory()) {
+    gather_own_.resize(static_cast<size_t>(n * chunk));
+    p.prev = prev.data();
+    p.base = draft_base_.data() + step * vocab + part_.vocab.begin;
+    p.base_stride = block * vocab;
+    p.logits = split ? gather_own_.data() : logits;
+    p.logits_stride = split ? chunk : vocab;
+    p.confidence_out = confidence;
+    backend_->markov_step(p, *stream_);
+    return split ? gather_vocab(n, logits) : ok_status();
+  }
+  device_->upload(d_.draft_prev, prev.data(), int64_t{n} * 4, *stream_);
+  p.prev = d_.draft_prev;
+  p.base = d_.draft_base + step * chunk;
+  p.base_stride = block * chunk;
+  p.logits = d_.logits;
+  p.logits_stride = chunk;
+  p.confidence_out = d_.draft_confidence;
+  backend_->markov_step(p, *stream_);
+  TF_RETURN_IF_ERROR(device_->download(confidence, d_.draft_confidence, int64_t{n} * 4, *stream_));
+  return fetch_vocab(n, d_.logits, logits);
 }
 
 // Row i of every request at once: the head's correction by the previous token, then the greedy
 // choice.
 Status ForwardModel::markov_chain(std::span<const DraftRequest> requests,
                                   std::vector<DraftResult>& results) {
-  const DrafterWeights& d = weights_->drafter;
   const int block = config_.dspark.block_size;
   const auto n = static_cast<int>(requests.size());
-  const int64_t vocab = config_.vocab_size, h = config_.hidden;
-  const bool split = collective_.world_size() > 1;
-  const int64_t chunk = vocab_range(config_, 0, collective_.world_size()).size();
+  const int64_t vocab = config_.vocab_size;
   std::vector<int32_t> prev(static_cast<size_t>(n));
   std::vector<float> logits(static_cast<size_t>(n * vocab)), confidence(static_cast<size_t>(n));
   int wanted = 0;
@@ -180,25 +224,7 @@ Status ForwardModel::markov_chain(std::span<const DraftRequest> requests,
   }
   if (probe_ != nullptr) wanted = block;
   for (int step = 0; step < wanted; ++step) {
-    MarkovStepParams p;
-    p.rows = n;
-    p.rank = config_.dspark.markov_rank;
-    p.hidden = config_.hidden;
-    p.prev = prev.data();
-    p.embed = &d.markov_embed;
-    p.head = &d.markov_head;
-    p.confidence = &d.confidence;
-    p.x = b_.x + step * h;
-    p.x_stride = block * h;
-    p.base = draft_base_.data() + step * vocab + part_.vocab.begin;
-    p.base_stride = block * vocab;
-    gather_own_.resize(static_cast<size_t>(n * chunk));
-    p.logits = split ? gather_own_.data() : logits.data();
-    p.logits_stride = split ? chunk : vocab;
-    p.confidence_out = confidence.data();
-    p.workspace = workspace();
-    backend_->markov_step(p, *stream_);
-    if (split) TF_RETURN_IF_ERROR(gather_vocab(n, logits.data()));
+    TF_RETURN_IF_ERROR(markov_link(step, prev, logits.data(), confidence.data()));
     for (int i = 0; i < n; ++i) {
       const auto r = static_cast<size_t>(i);
       const float* row = logits.data() + i * vocab;

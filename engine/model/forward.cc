@@ -1,6 +1,4 @@
 // The step: cache commands, rows, the layer loop (engine/model/model_impl.h).
-#include <algorithm>
-#include <cstring>
 
 #include "engine/model/model_impl.h"
 
@@ -16,17 +14,24 @@ Status ForwardModel::forward(const StepPlan& plan,
   TF_RETURN_IF_ERROR(
       rows_.build(plan, device_tokens, config_, token_map_, options_.rows_max, *cache_));
   if (rows_.encoder.rows == 0) return ok_status();
+  build_context_rows();
+  tables_.begin();
+  tables_.add_rows(rows_.encoder);
+  tables_.add_rows(rows_.decoder);
+  tables_.add_rows(draft_rows_);
+  const int32_t* ids = tables_.add(rows_.ids);
+  logits_rows_on_device_ = tables_.add(rows_.logits_rows);
+  tables_.upload(*stream_);
 
   EmbedRowsParams p;
   p.rows = rows_.encoder.rows;
   p.hidden = config_.hidden;
   p.hc = config_.hc_mult;
-  p.ids = rows_.ids.data();
+  p.ids = ids;
   p.table = &weights_->embed;
   p.streams = b_.streams;
   p.pre = b_.pre[0];
   backend_->embed_rows(p, *stream_);
-  std::copy(rows_.image.begin(), rows_.image.end(), b_.image);
   make_rope_tables(rows_.encoder, rope_, b_.rope);
   TF_RETURN_IF_ERROR(run_layers());
   for (const StepSlice& s : rows_.slices) s.state->note_ring_writes();
@@ -135,16 +140,14 @@ void ForwardModel::make_rope_tables(const RowSet& rows, RopeRows& tables, float*
   RopeTableParams p;
   p.rows = rows.rows;
   p.pairs = config_.rope_dim / 2;
-  p.positions = rows.positions.data();
-  p.freqs = freqs_plain_.data();
+  p.positions = rows.on_device.positions;
+  p.freqs = freqs_plain_;
   p.table = memory;
   backend_->rope_table(p, *stream_);
-  p.freqs = freqs_yarn_.data();
+  p.freqs = freqs_yarn_;
   p.table = memory + table;
   backend_->rope_table(p, *stream_);
-  std::vector<int64_t> first_of_pair(rows.positions);
-  for (int64_t& position : first_of_pair) position = std::max<int64_t>(0, position - 1);
-  p.positions = first_of_pair.data();
+  p.positions = rows.on_device.pair_positions;
   p.table = memory + 2 * table;
   backend_->rope_table(p, *stream_);
   tables = {memory, memory + table, memory + 2 * table};
@@ -161,23 +164,25 @@ void ForwardModel::enter_decoder() {
   gather_rows(b_.post, n * 4);
   gather_rows(b_.comb, n * n * 4);
   gather_rows(b_.x, h * 2);
-  gather_rows(b_.image, 1);
   if (b_.taps != nullptr) gather_rows(b_.taps, tap_width() * 2);
   for (int i = 0; i < 3; ++i) gather_rows(b_.rope + i * table, rope * 4);
 }
 
 void ForwardModel::gather_rows(void* data, int64_t row_bytes) {
-  auto* bytes = static_cast<std::byte*>(data);
-  for (int r = 0; r < rows_.decoder.rows; ++r) {
-    const int64_t from = rows_.decoder.source_row[static_cast<size_t>(r)];
-    if (from != r)
-      std::memmove(bytes + r * row_bytes, bytes + from * row_bytes, static_cast<size_t>(row_bytes));
-  }
+  device_->keep_rows(data, row_bytes, rows_.decoder.on_device.source_row, rows_.decoder.rows,
+                     *stream_);
 }
 
 Status ForwardModel::reduce(float* data, int64_t count) {
   if (collective_.world_size() == 1) return ok_status();
-  return collective_.all_reduce_sum(std::span(data, static_cast<size_t>(count)), reduce_scratch_);
+  const auto n = static_cast<size_t>(count);
+  if (device_->host_memory())
+    return collective_.all_reduce_sum(std::span(data, n), reduce_scratch_);
+  reduce_host_.resize(n);
+  TF_RETURN_IF_ERROR(device_->download(reduce_host_.data(), data, count * 4, *stream_));
+  TF_RETURN_IF_ERROR(collective_.all_reduce_sum(reduce_host_, reduce_scratch_));
+  device_->upload(data, reduce_host_.data(), count * 4, *stream_);
+  return ok_status();
 }
 
 }  // namespace tensorfold

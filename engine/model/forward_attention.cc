@@ -49,10 +49,6 @@ Status ForwardModel::attention(const LayerPlan& plan, const BlockWeights& weight
   return project_output(w, rows);
 }
 
-void ForwardModel::set_rings(int ring, RowSet& rows) {
-  for (size_t i = 0; i < rows.slices.size(); ++i) rows.slices[i].ring = rows.states[i]->ring(ring);
-}
-
 EntryPool ForwardModel::entry_pool(int source_layer) {
   const CacheSource& source = *cache_->layout().source(source_layer);
   EntryPool pool;
@@ -73,8 +69,8 @@ AttentionAppendParams ForwardModel::append_params(const RowSet& rows) const {
   AttentionAppendParams p;
   p.rows = rows.rows;
   p.slices = static_cast<int>(rows.slices.size());
-  p.slice = rows.slices.data();
-  p.row_slice = rows.row_slice.data();
+  p.slice = rows.on_device.slices;
+  p.row_slice = rows.on_device.row_slice;
   p.head_dim = config_.head_dim;
   p.rope_dim = config_.rope_dim;
   p.norm_eps = static_cast<float>(config_.norm_eps);
@@ -86,8 +82,8 @@ AttentionAppendParams ForwardModel::append_params(const RowSet& rows) const {
 // stage_only: drafted rows are keys of this pass and leave no trace.
 void ForwardModel::append_window(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows,
                                  bool stage_only) {
-  set_rings(plan.ring, rows);
   AttentionAppendParams p = append_params(rows);
+  p.ring_offset = plan.ring * cache_->layout().ring_bytes;
   p.kv = b_.kv;
   p.kv_norm = w.kv_norm;
   p.rope = rope_of(plan);
@@ -110,11 +106,8 @@ void ForwardModel::append_source(const LayerPlan& plan, const BlockWeights& weig
   q.workspace = workspace();
   backend_->project(q, *stream_);
 
-  const CacheSource& source = *cache_->layout().source(plan.layer);
-  if (pairs)
-    for (size_t i = 0; i < rows.slices.size(); ++i)
-      rows.slices[i].pair_ring = rows.states[i]->pairs(source);
   AttentionAppendParams p = append_params(rows);
+  p.pair_offset = cache_->layout().source(plan.layer)->pair_offset;
   p.a = b_.a;
   p.g = b_.g;
   p.latent_norm = w.norm;
@@ -129,8 +122,8 @@ void ForwardModel::append_source(const LayerPlan& plan, const BlockWeights& weig
 void ForwardModel::select_entries(const LayerPlan& plan, RowSet& rows) {
   IndexSelectParams p;
   p.rows = rows.rows;
-  p.slice = rows.slices.data();
-  p.row_slice = rows.row_slice.data();
+  p.slice = rows.on_device.slices;
+  p.row_slice = rows.on_device.row_slice;
   p.heads = config_.index_heads;
   p.dim = config_.index_head_dim;
   p.rope_dim = config_.rope_dim;
@@ -152,8 +145,8 @@ void ForwardModel::select_entries(const LayerPlan& plan, RowSet& rows) {
   p.entries_max = visible_entries(rows.positions_end - 1, p.pool.ratio);
   if (probe_ != nullptr) {
     probe_stride_ = p.entries_max;
-    probe_scores_.assign(static_cast<size_t>(rows.rows * probe_stride_), 0.0f);
-    p.scores = probe_scores_.data();
+    probe_scores_ = allocate_array<float>(*device_, rows.rows * probe_stride_);
+    p.scores = probe_scores_.get();
     p.scores_stride = probe_stride_;
   }
   p.workspace = workspace();
@@ -167,8 +160,8 @@ void ForwardModel::select_entries(const LayerPlan& plan, RowSet& rows) {
 void ForwardModel::attend(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows) {
   AttentionCoreParams p;
   p.rows = rows.rows;
-  p.slice = rows.slices.data();
-  p.row_slice = rows.row_slice.data();
+  p.slice = rows.on_device.slices;
+  p.row_slice = rows.on_device.row_slice;
   p.heads = static_cast<int>(part_.heads.size());
   p.head_dim = config_.head_dim;
   p.rope_dim = config_.rope_dim;

@@ -15,10 +15,20 @@ Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, R
                   std::span(table_rows)
                       .subspan(static_cast<size_t>(r * columns), static_cast<size_t>(columns)));
   }
-  TF_RETURN_IF_ERROR(engram_->read(index, table_rows, collective_, b_.engram));
+  const int64_t values = int64_t{rows.rows} * w.wkv.in;
+  uint16_t* found = b_.engram;
+  if (!device_->host_memory()) {
+    engram_host_.resize(static_cast<size_t>(values));
+    found = engram_host_.data();
+  }
+  TF_RETURN_IF_ERROR(engram_->read(index, table_rows, collective_, found));
+  if (found != b_.engram) device_->upload(b_.engram, found, values * 2, *stream_);
   if (probe_ != nullptr) {
     const std::vector<int32_t> narrow(table_rows.begin(), table_rows.end());
-    probe_i32(Quantity::kEngramRows, plan.layer, rows, narrow.data(), columns, columns, nullptr);
+    for (int r = 0; r < rows.rows; ++r)
+      probe_->on_i32(Quantity::kEngramRows, plan.layer, probe_row(rows, r),
+                     std::span(narrow).subspan(static_cast<size_t>(r * columns),
+                                               static_cast<size_t>(columns)));
   }
 
   const int64_t width = int64_t{config_.hc_mult + 1} * config_.hidden;
@@ -44,7 +54,7 @@ Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, R
   g.kv = b_.engram_kv;
   g.q_weight = w.q_weight;
   g.k_weight = w.k_weight;
-  g.dead = b_.image;
+  g.dead = rows.on_device.image;
   g.streams = b_.streams;
   g.gates = probe_ != nullptr ? b_.mixes : nullptr;  // free until the coefficients are made
   backend_->engram_gate(g, *stream_);
@@ -58,13 +68,21 @@ Status ForwardModel::gather_columns(const uint16_t* own, int rows, int64_t width
   const int world = collective_.world_size();
   const int64_t count = rows * width;
   gather_bf16_.resize(static_cast<size_t>(count * world));
+  const uint16_t* mine = own;
+  if (!device_->host_memory()) {
+    engram_host_.resize(static_cast<size_t>(count * world));
+    TF_RETURN_IF_ERROR(device_->download(engram_host_.data(), own, count * 2, *stream_));
+    mine = engram_host_.data();
+  }
   TF_RETURN_IF_ERROR(
-      collective_.all_gather(std::as_bytes(std::span(own, static_cast<size_t>(count))),
+      collective_.all_gather(std::as_bytes(std::span(mine, static_cast<size_t>(count))),
                              std::as_writable_bytes(std::span(gather_bf16_))));
+  uint16_t* to = device_->host_memory() ? whole : engram_host_.data();
   for (int rank = 0; rank < world; ++rank)
     for (int64_t r = 0; r < rows; ++r)
-      std::memcpy(whole + (r * world + rank) * width,
-                  gather_bf16_.data() + (rank * rows + r) * width, static_cast<size_t>(width) * 2);
+      std::memcpy(to + (r * world + rank) * width, gather_bf16_.data() + (rank * rows + r) * width,
+                  static_cast<size_t>(width) * 2);
+  if (to != whole) device_->upload(whole, to, count * world * 2, *stream_);
   return ok_status();
 }
 

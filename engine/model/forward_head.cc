@@ -1,4 +1,5 @@
 // Logits of the rows that want them (engine/model/model_impl.h).
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -13,7 +14,7 @@ Status ForwardModel::head(StepLogits& logits) {
   logits.values.resize(static_cast<size_t>(rows * vocab));
   HeadLogitsParams p;
   p.rows = rows;
-  p.row_index = rows_.logits_rows.data();
+  p.row_index = logits_rows_on_device_;
   p.hidden = config_.hidden;
   p.hc = config_.hc_mult;
   p.norm_eps = static_cast<float>(config_.norm_eps);
@@ -22,7 +23,12 @@ Status ForwardModel::head(StepLogits& logits) {
   p.norm_weight = weights_->norm;
   p.head = &weights_->head;
   p.workspace = workspace();
-  TF_RETURN_IF_ERROR(vocab_logits(p, logits.values.data()));
+  const int at_once = device_->host_memory() ? rows : kLogitsRowsAtOnce;
+  for (int first = 0; first < rows; first += at_once) {
+    p.rows = std::min(at_once, rows - first);
+    p.row_index = logits_rows_on_device_ + first;
+    TF_RETURN_IF_ERROR(vocab_logits(p, logits.values.data() + first * vocab, d_.logits));
+  }
   for (int i = 0; i < rows; ++i) {
     const auto r = static_cast<size_t>(rows_.logits_rows[static_cast<size_t>(i)]);
     const float* values = logits.values.data() + i * vocab;
@@ -37,15 +43,22 @@ Status ForwardModel::head(StepLogits& logits) {
   return ok_status();
 }
 
-// Logits over the whole vocabulary: whole [rows, vocab].
-Status ForwardModel::vocab_logits(HeadLogitsParams p, float* whole) {
+// Logits over the whole vocabulary: whole [rows, vocab] in host memory, or nullptr: only this
+// rank's part, on the device at `kept` [rows, part].
+Status ForwardModel::vocab_logits(HeadLogitsParams p, float* whole, float* kept) {
+  if (!device_->host_memory()) {
+    p.logits = kept;
+    p.logits_stride = vocab_part();
+    backend_->head_logits(p, *stream_);
+    return whole == nullptr ? ok_status() : fetch_vocab(p.rows, kept, whole);
+  }
   if (collective_.world_size() == 1) {
     p.logits = whole;
     p.logits_stride = config_.vocab_size;
     backend_->head_logits(p, *stream_);
     return ok_status();
   }
-  const int64_t chunk = vocab_range(config_, 0, collective_.world_size()).size();
+  const int64_t chunk = vocab_part();
   gather_own_.assign(static_cast<size_t>(p.rows * chunk), 0.0f);
   p.logits = gather_own_.data();
   p.logits_stride = chunk;
@@ -53,10 +66,23 @@ Status ForwardModel::vocab_logits(HeadLogitsParams p, float* whole) {
   return gather_vocab(p.rows, whole);
 }
 
+// Device logits of this rank's part -> whole [rows, vocab].
+Status ForwardModel::fetch_vocab(int rows, const float* part, float* whole) {
+  const int64_t bytes = rows * vocab_part() * 4;
+  if (collective_.world_size() == 1) return device_->download(whole, part, bytes, *stream_);
+  gather_own_.resize(static_cast<size_t>(rows * vocab_part()));
+  TF_RETURN_IF_ERROR(device_->download(gather_own_.data(), part, bytes, *stream_));
+  return gather_vocab(rows, whole);
+}
+
+int64_t ForwardModel::vocab_part() const {
+  return vocab_range(config_, 0, collective_.world_size()).size();
+}
+
 // gather_own_ [rows, chunk] of every rank -> whole [rows, vocab].
 Status ForwardModel::gather_vocab(int rows, float* whole) {
   const int world = collective_.world_size();
-  const int64_t chunk = vocab_range(config_, 0, world).size();
+  const int64_t chunk = vocab_part();
   gather_all_.resize(static_cast<size_t>(world * rows * chunk));
   TF_RETURN_IF_ERROR(collective_.all_gather(
       std::as_bytes(std::span(gather_own_).first(static_cast<size_t>(rows * chunk))),

@@ -15,7 +15,7 @@ Status ForwardModel::moe(const LayerPlan& plan, const MoeWeights& w, RowSet& row
   r.gate = &w.gate;
   r.bias = w.bias;
   r.bias_vl = w.bias_vl;
-  r.image = plan.drafter ? nullptr : b_.image;
+  r.image = plan.drafter ? nullptr : rows.on_device.image;
   r.scores = b_.route_scores;
   r.ids = b_.route_ids;
   r.weights = b_.route_weights;
@@ -41,18 +41,20 @@ Status ForwardModel::moe(const LayerPlan& plan, const MoeWeights& w, RowSet& row
   p.weights = b_.route_weights;
   p.expert = w.experts.data();
   p.shared = part_.experts_by_id ? nullptr : &w.shared;
+  p.expert_on_device = w.experts_on_device;
   p.y = b_.y;
   p.workspace = workspace();
   backend_->moe_experts(p, *stream_);
   const int64_t count = int64_t{rows.rows} * config_.hidden;
   TF_RETURN_IF_ERROR(reduce(b_.y, count));
   if (!part_.experts_by_id) return ok_status();
+  if (p.expert_on_device != nullptr) p.expert_on_device += p.experts;
   p.experts = p.topk = 0;
   p.expert = nullptr;
   p.shared = &w.shared;
   p.y = b_.y_shared;
   backend_->moe_experts(p, *stream_);
-  for (int64_t i = 0; i < count; ++i) b_.y[i] += b_.y_shared[i];
+  device_->add(b_.y, b_.y_shared, count, *stream_);
   return ok_status();
 }
 

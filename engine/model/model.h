@@ -20,14 +20,15 @@ namespace tensorfold {
 enum class ScorePrecision : unsigned char { kFp32, kBf16 };  // of index scores; fp32 is served
 
 struct ModelOptions {
-  std::string model_path;     // folder: config.json, *.safetensors, tokenizer.json
-  std::string engram_path;    // empty: in model_path
-  std::string prepared_path;  // empty: read the folder
-  int slots = 4;              // sequences with state
-  int64_t context = 0;        // positions per sequence; 0: the model's maximum
-  int64_t pool_blocks = 0;    // shared pool; 0: slots * context
-  int rows_max = 2048 + 384;  // rows in one step
-  int threads = 0;            // CPU worker threads; 0: number of cores
+  std::string model_path;      // folder: config.json, *.safetensors, tokenizer.json
+  std::string engram_path;     // empty: in model_path
+  std::string prepared_path;   // empty: read the folder
+  int slots = 4;               // sequences with state
+  int64_t context = 0;         // positions per sequence; 0: the model's maximum
+  int64_t pool_blocks = 0;     // shared pool; 0: slots * context
+  int rows_max = 2048 + 384;   // rows in one step
+  int threads = 0;             // CPU worker threads; 0: number of cores
+  std::string device = "cpu";  // kernels/device.h: open_device
   ScorePrecision scores = ScorePrecision::kFp32;
 };
 
@@ -64,6 +65,7 @@ class Model {
   virtual int64_t weight_bytes() const = 0;
   virtual int64_t cache_bytes() const = 0;
   virtual std::string fingerprint() const = 0;
+  virtual std::string device() const { return "cpu"; }  // the one it runs on
 
   // Runs the plan's cache commands, then its slices. A slice with TokenSource::kDevice takes its
   // ids from `device_tokens` (ids by slice, in plan order). Positions become part of the sequence:

@@ -35,9 +35,11 @@ Status ForwardModel::prepare(const WeightSource& source) {
   part_ = source.part();
   fingerprint_ = source.fingerprint();
   TF_RETURN_IF_ERROR(check_dimensions());
-  backend_ = &cpu_backend();
-  TF_ASSIGN_OR_RETURN(stream_, make_cpu_stream(options_.threads));
-  TF_ASSIGN_OR_RETURN(weights_, load_model_weights(source));
+  TF_ASSIGN_OR_RETURN(device_, open_device(options_.device));
+  TF_RETURN_IF_ERROR(device_->check_shape(workspace_shape()));
+  backend_ = &device_->backend();
+  TF_ASSIGN_OR_RETURN(stream_, device_->make_stream(options_.threads));
+  TF_ASSIGN_OR_RETURN(weights_, load_model_weights(source, *device_, *stream_));
   const std::span<const int32_t> map = source.engram_token_map();
   token_map_.assign(map.begin(), map.end());
   if (!config_.engram.layers.empty()) {
@@ -46,15 +48,17 @@ Status ForwardModel::prepare(const WeightSource& source) {
   TF_ASSIGN_OR_RETURN(
       const CacheLayout layout,
       make_cache_layout(config_, options_.slots, options_.context, options_.pool_blocks));
-  TF_ASSIGN_OR_RETURN(SequenceCache cache, SequenceCache::create(layout));
+  TF_ASSIGN_OR_RETURN(SequenceCache cache, SequenceCache::create(layout, *device_, stream_.get()));
   cache_ = std::make_unique<SequenceCache>(std::move(cache));
   RopeYarn yarn;
   yarn.factor = config_.yarn.factor;
   yarn.beta_fast = config_.yarn.beta_fast;
   yarn.beta_slow = config_.yarn.beta_slow;
   yarn.original_positions = config_.yarn.original_positions;
-  freqs_plain_ = rope_frequencies(config_.rope_theta, config_.rope_dim, nullptr);
-  freqs_yarn_ = rope_frequencies(config_.compress_rope_theta, config_.rope_dim, &yarn);
+  TF_ASSIGN_OR_RETURN(freqs_plain_,
+                      keep(rope_frequencies(config_.rope_theta, config_.rope_dim, nullptr)));
+  TF_ASSIGN_OR_RETURN(freqs_yarn_,
+                      keep(rope_frequencies(config_.compress_rope_theta, config_.rope_dim, &yarn)));
   index_weight_scale_ = static_cast<float>(
       1.0 / std::sqrt(static_cast<double>(config_.index_head_dim) * config_.index_heads));
   return allocate_buffers();
@@ -91,38 +95,54 @@ Status ForwardModel::check_dimensions() const {
   return ok_status();
 }
 
-int64_t ForwardModel::workspace_bytes() const {
+WorkspaceShape ForwardModel::workspace_shape() const {
   const ModelConfig& c = config_;
-  const int rows = options_.rows_max, lanes = stream_->lanes();
-  const auto heads = static_cast<int>(part_.heads.size());
-  const auto channels = static_cast<int>(part_.intermediate.size());
-  const int64_t tap = tap_width();
-  const int64_t widest = std::max<int64_t>(
-      {c.hidden, tap, int64_t{c.engram.columns()} * c.engram.row_width, c.q_lora_rank,
-       int64_t{c.heads / c.o_groups} * c.head_dim, int64_t{c.o_groups} * c.o_lora_rank});
-  const int experts = std::max(c.routed_experts, c.dspark.routed_experts);
-  const int topk = std::max(c.experts_per_token, c.dspark.experts_per_token);
-  return std::max<int64_t>({project_workspace_bytes(rows, static_cast<int>(widest)),
-                            hc_step_workspace_bytes(rows, c.hidden, c.hc_mult),
-                            attention_append_workspace_bytes(rows, c.head_dim, c.index_head_dim),
-                            index_select_workspace_bytes(c.index_heads, c.index_head_dim,
-                                                         cache_->layout().context, lanes),
-                            attention_core_workspace_bytes(heads, c.head_dim, lanes),
-                            moe_experts_workspace_bytes(rows, c.hidden, channels, experts, topk),
-                            head_logits_workspace_bytes(rows, c.hidden),
-                            markov_step_workspace_bytes(rows, c.dspark.markov_rank, c.hidden)});
+  WorkspaceShape s;
+  s.rows = options_.rows_max;
+  s.widest_input = static_cast<int>(std::max<int64_t>(
+      {c.hidden, tap_width(), int64_t{c.engram.columns()} * c.engram.row_width, c.q_lora_rank,
+       int64_t{c.heads / c.o_groups} * c.head_dim, int64_t{c.o_groups} * c.o_lora_rank}));
+  s.hidden = c.hidden;
+  s.hc = c.hc_mult;
+  s.heads = static_cast<int>(part_.heads.size());
+  s.head_dim = c.head_dim;
+  s.index_heads = c.index_heads;
+  s.index_dim = c.index_head_dim;
+  s.entries = options_.context > 0 ? options_.context : c.max_positions;
+  s.candidate_block_size = c.candidate_block_size;
+  s.intermediate = static_cast<int>(part_.intermediate.size());
+  s.experts = std::max(c.routed_experts, c.dspark.routed_experts);
+  s.topk = std::max(c.experts_per_token, c.dspark.experts_per_token);
+  s.markov_rank = c.dspark.markov_rank;
+  return s;
 }
 
 template <typename T>
 Status ForwardModel::take(T*& pointer, int64_t count) {
-  const int64_t bytes = count * static_cast<int64_t>(sizeof(T)) + 64;
-  memory_.push_back(allocate_zeroed<std::byte>(bytes));
-  std::byte* p = memory_.back().get();
-  if (p == nullptr)
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+  memory_.push_back(allocate_array<std::byte>(*device_, bytes));
+  if (memory_.back() == nullptr)
     return unavailable("no memory for " + std::to_string(bytes) + " bytes of activations");
-  p += (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64;
-  pointer = reinterpret_cast<T*>(p);
+  pointer = reinterpret_cast<T*>(memory_.back().get());
   return ok_status();
+}
+
+// A constant table in device memory.
+Result<const float*> ForwardModel::keep(const std::vector<float>& values) {
+  float* at = nullptr;
+  TF_RETURN_IF_ERROR(take(at, static_cast<int64_t>(values.size())));
+  device_->upload(at, values.data(), static_cast<int64_t>(values.size()) * 4, *stream_);
+  return static_cast<const float*>(at);
+}
+
+Status ForwardModel::allocate_logits() {
+  if (device_->host_memory()) return ok_status();
+  const int64_t part = vocab_part(), slots = options_.slots;
+  TF_RETURN_IF_ERROR(take(d_.logits, std::max<int64_t>(kLogitsRowsAtOnce, slots) * part));
+  if (config_.dspark.stages == 0) return ok_status();
+  TF_RETURN_IF_ERROR(take(d_.draft_base, slots * config_.dspark.block_size * part));
+  TF_RETURN_IF_ERROR(take(d_.draft_prev, slots));
+  return take(d_.draft_confidence, slots);
 }
 
 Status ForwardModel::allocate_buffers() {
@@ -159,7 +179,6 @@ Status ForwardModel::allocate_buffers() {
   TF_RETURN_IF_ERROR(take(b_.route_scores, r * experts));
   TF_RETURN_IF_ERROR(take(b_.route_ids, r * topk));
   TF_RETURN_IF_ERROR(take(b_.route_weights, r * topk));
-  TF_RETURN_IF_ERROR(take(b_.image, r));
   TF_RETURN_IF_ERROR(take(b_.rope, 3 * r * c.rope_dim));
   if (c.dspark.stages > 0) {
     TF_RETURN_IF_ERROR(take(b_.taps, r * tap_width()));
@@ -170,7 +189,10 @@ Status ForwardModel::allocate_buffers() {
     TF_RETURN_IF_ERROR(take(b_.engram_kv, r * (n + 1) * h));
     TF_RETURN_IF_ERROR(take(b_.engram_part, r * (n + 1) * h / collective_.world_size()));
   }
-  workspace_bytes_ = workspace_bytes();
+  TF_RETURN_IF_ERROR(allocate_logits());
+  // Encoder, decoder and context rows of a step.
+  TF_RETURN_IF_ERROR(tables_.create(*device_, cache_->layout(), options_.rows_max, 3));
+  workspace_bytes_ = device_->workspace_bytes(workspace_shape(), *stream_);
   return take(workspace_, workspace_bytes_);
 }
 
@@ -201,12 +223,18 @@ Status ForwardModel::read_entry(SlotId slot, int layer, int64_t entry, std::vect
   const BlockId block = state->blocks()[static_cast<size_t>(entry / source->entries_per_block)];
   const int64_t within = entry % source->entries_per_block;
   const uint8_t* base = cache_->pool().base() + block * cache_->pool().block_bytes();
+  const int64_t main_bytes = main_entry_bytes(layout.head_dim);
+  const int64_t key_bytes = index_key_bytes(layout.index_dim);
+  std::vector<uint8_t> packed(static_cast<size_t>(main_bytes + key_bytes));
+  TF_RETURN_IF_ERROR(device_->download(
+      packed.data(), base + source->main_offset + within * main_bytes, main_bytes, *stream_));
+  TF_RETURN_IF_ERROR(device_->download(packed.data() + main_bytes,
+                                       base + source->index_offset + within * key_bytes, key_bytes,
+                                       *stream_));
   main.resize(static_cast<size_t>(layout.head_dim));
   index_key.resize(static_cast<size_t>(layout.index_dim));
-  unpack_main_entry(base + source->main_offset + within * main_entry_bytes(layout.head_dim),
-                    layout.head_dim, main.data());
-  unpack_index_key(base + source->index_offset + within * index_key_bytes(layout.index_dim),
-                   layout.index_dim, index_key.data());
+  unpack_main_entry(packed.data(), layout.head_dim, main.data());
+  unpack_index_key(packed.data() + main_bytes, layout.index_dim, index_key.data());
   return ok_status();
 }
 

@@ -15,11 +15,13 @@
 #include "engine/model/model.h"
 #include "engine/model/model_weights.h"
 #include "engine/model/step_rows.h"
-#include "kernels/backend.h"
+#include "engine/model/step_tables.h"
+#include "kernels/device.h"
 
 namespace tensorfold {
 
 inline constexpr int kStepRowsMax = kPrefillRowsMax + kGeneratedRowsMax;
+inline constexpr int kLogitsRowsAtOnce = 64;  // rows of logits that leave a device together
 
 // What a layer needs besides its weights: where it stands and which cache parts it uses.
 struct LayerPlan {
@@ -67,9 +69,16 @@ struct StepBuffers {
   uint16_t* engram = nullptr;       // [R, columns * width]
   uint16_t* engram_kv = nullptr;    // [R, (n + 1) H]
   uint16_t* engram_part = nullptr;  // this rank's outputs of it
-  uint8_t* image = nullptr;         // [R] of the current row set
   float* rope = nullptr;            // 3 tables [R, rope_dim / 2, 2]
   uint16_t* main_hidden = nullptr;  // [R, H] drafter's main projection
+};
+
+// What stays in device memory where that is not the host's; V: this rank's part of the vocabulary.
+struct DeviceLogits {
+  float* logits = nullptr;            // [kLogitsRowsAtOnce, V]
+  float* draft_base = nullptr;        // [slots * draft block, V]
+  int32_t* draft_prev = nullptr;      // [slots]
+  float* draft_confidence = nullptr;  // [slots]
 };
 
 class ForwardModel final : public Model {
@@ -80,6 +89,7 @@ class ForwardModel final : public Model {
   int64_t weight_bytes() const override { return weights_->bytes; }
   int64_t cache_bytes() const override { return cache_->bytes(); }
   std::string fingerprint() const override { return fingerprint_; }
+  std::string device() const override { return device_->name(); }
   Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
                  StepLogits& logits, ForwardProbe* probe) override;
   Status accept(SlotId slot, int64_t length) override;
@@ -97,7 +107,9 @@ class ForwardModel final : public Model {
   Status prepare(const WeightSource& source);
   Status check_dimensions() const;
   Status allocate_buffers();
-  int64_t workspace_bytes() const;
+  WorkspaceShape workspace_shape() const;
+  Status allocate_logits();
+  Result<const float*> keep(const std::vector<float>& values);
   template <typename T>
   Status take(T*& pointer, int64_t count);
 
@@ -127,7 +139,6 @@ class ForwardModel final : public Model {
   void select_entries(const LayerPlan& plan, RowSet& rows);
   void attend(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows);
   Status project_output(const AttentionWeights& w, RowSet& rows);
-  void set_rings(int ring, RowSet& rows);
   EntryPool entry_pool(int source_layer);
   const float* rope_of(const LayerPlan& plan) const;
 
@@ -140,17 +151,24 @@ class ForwardModel final : public Model {
 
   // forward_head.cc
   Status head(StepLogits& logits);
-  Status vocab_logits(HeadLogitsParams p, float* whole);
+  Status vocab_logits(HeadLogitsParams p, float* whole, float* kept);
+  Status fetch_vocab(int rows, const float* part, float* whole);
+  int64_t vocab_part() const;
   Status gather_vocab(int rows, float* whole);
 
   // drafter.cc
+  void build_context_rows();
   Status write_draft_context();
   Status check_draft(std::span<const DraftRequest> requests) const;
   void build_draft_rows(std::span<const DraftRequest> requests);
+  Status markov_link(int step, const std::vector<int32_t>& prev, float* logits, float* confidence);
   Status markov_chain(std::span<const DraftRequest> requests, std::vector<DraftResult>& results);
 
   // forward_probe.cc: hand rows of a quantity to the probe, if there is one.
   void probe_input(const LayerPlan& plan, const RowSet& rows);
+  template <typename T>
+  const T* on_host(const T* values, int64_t count, std::vector<T>& copy);
+  void probe_rows(Quantity q, int layer, const RowSet& rows, const float* values, int64_t width);
   void probe_f32(Quantity q, int layer, const RowSet& rows, const float* values, int64_t width);
   void probe_bf16(Quantity q, int layer, const RowSet& rows, const uint16_t* values, int64_t width,
                   int64_t stride);
@@ -166,6 +184,7 @@ class ForwardModel final : public Model {
 
   ModelOptions options_;
   Collective& collective_;
+  std::shared_ptr<Device> device_;  // outlives all that is in its memory
   const Backend* backend_ = nullptr;
   std::unique_ptr<Stream> stream_;
   ModelConfig config_;
@@ -175,23 +194,27 @@ class ForwardModel final : public Model {
   std::unique_ptr<SequenceCache> cache_;
   std::unique_ptr<EngramRows> engram_;  // nullptr: the model has none
   std::vector<int32_t> token_map_;
-  std::vector<float> freqs_plain_, freqs_yarn_;
   float index_weight_scale_ = 0;  // (d * index heads)^-0.5
 
-  std::vector<MemoryPtr<std::byte>> memory_;
+  std::vector<DeviceArray<std::byte>> memory_;
   StepBuffers b_;
+  DeviceLogits d_;
+  const float* freqs_plain_ = nullptr;  // [rope_dim / 2]
+  const float* freqs_yarn_ = nullptr;
   std::byte* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
-  std::vector<float> reduce_scratch_;
+  std::vector<float> reduce_scratch_, reduce_host_;
   std::vector<float> gather_own_, gather_all_, draft_base_;
-  std::vector<uint16_t> gather_bf16_;
+  std::vector<uint16_t> gather_bf16_, engram_host_;
 
   // The step being run.
   StepRows rows_;
-  RowSet draft_rows_;
+  RowSet draft_rows_;  // a step's context rows, or drafted rows
+  StepTables tables_;
+  const int32_t* logits_rows_on_device_ = nullptr;
   RopeRows rope_;
   ForwardProbe* probe_ = nullptr;
-  std::vector<float> probe_scores_;  // [rows, probe_stride_]
+  DeviceArray<float> probe_scores_;  // [rows, probe_stride_]
   int64_t probe_stride_ = 0;
 };
 

@@ -17,7 +17,8 @@ enum class Input : unsigned char {
 
 class Loader {
  public:
-  Loader(const WeightSource& source, ModelWeights& out) : source_(source), out_(out) {}
+  Loader(const WeightSource& source, ModelWeights& out, Device& device, Stream& stream)
+      : source_(source), out_(out), device_(device), stream_(stream) {}
 
   Status load() {
     const ModelConfig& c = source_.config();
@@ -31,21 +32,34 @@ class Loader {
   }
 
  private:
+  // On the host one block per weight; on a device small ones share chunks.
   std::byte* allocate(int64_t bytes) {
-    out_.memory.push_back(allocate_zeroed<std::byte>(bytes + 64));
-    std::byte* p = out_.memory.back().get();
-    if (p == nullptr) return nullptr;
     out_.bytes += bytes;
-    const auto misaligned = reinterpret_cast<uintptr_t>(p) % 64;
-    return p + (misaligned == 0 ? 0 : 64 - misaligned);
+    if (device_.host_memory() || bytes > kChunkBytes / 4) return allocate_block(bytes);
+    const int64_t padded = (bytes + kWeightAlignBytes - 1) / kWeightAlignBytes * kWeightAlignBytes;
+    if (chunk_left_ < padded) {
+      chunk_ = allocate_block(kChunkBytes);
+      chunk_left_ = chunk_ != nullptr ? kChunkBytes : 0;
+      if (chunk_ == nullptr) return nullptr;
+    }
+    std::byte* at = chunk_;
+    chunk_ += padded;
+    chunk_left_ -= padded;
+    return at;
+  }
+  std::byte* allocate_block(int64_t bytes) {
+    out_.memory.push_back(allocate_array<std::byte>(device_, bytes));
+    return out_.memory.back().get();
   }
   static Status no_memory(std::string_view name) {
     return unavailable("no memory for the weight " + std::string(name));
   }
 
-  // Panels of a stored weight. Rows are widened a panel's worth at a time, EXL3's in blocks of 128.
-  Status pack(const std::string& name, const Weight& weight, Input input, WeightLayout layout,
+  // The layout of a stored weight that the device wants. Rows are widened a panel's worth at a
+  // time, EXL3's in blocks of 128.
+  Status pack(const std::string& name, const Weight& weight, Input input, bool wide_layout,
               WeightView& view) {
+    const WeightLayout layout = device_.dense_layout(wide_layout);
     if (weight.in % 32 != 0)
       return unsupported(name + ": " + std::to_string(weight.in) +
                          " inputs are not a multiple of 32");
@@ -58,7 +72,7 @@ class Loader {
     if (data == nullptr) return no_memory(name);
     view.data = data;
     constexpr int64_t kRowsAtOnce = 128;
-    const int64_t element = layout == WeightLayout::kPanelF32 ? 4 : 2;
+    const int64_t element = wide_layout ? 4 : 2;
     std::vector<float> wide(static_cast<size_t>(kRowsAtOnce * weight.in));
     for (int64_t begin = 0; begin < weight.out; begin += kRowsAtOnce) {
       const int64_t end = std::min(weight.out, begin + kRowsAtOnce);
@@ -66,8 +80,16 @@ class Loader {
       dequantize_rows(weight, begin, end, part);
       for (const float v : part)
         if (!std::isfinite(v)) return data_loss(name + ": a value is not finite");
-      pack_panels(part.data(), static_cast<int>(end - begin), view.in, layout,
-                  data + begin * weight.in * element);
+      std::byte* to = data + begin * weight.in * element;
+      const auto rows = static_cast<int>(end - begin);
+      if (device_.host_memory()) {
+        pack_panels(part.data(), rows, view.in, layout, to);
+        continue;
+      }
+      const int64_t bytes = rows * weight.in * element;
+      packed_.resize(static_cast<size_t>(bytes));
+      pack_panels(part.data(), rows, view.in, layout, packed_.data());
+      device_.upload(to, packed_.data(), bytes, stream_);
     }
     return ok_status();
   }
@@ -76,8 +98,7 @@ class Loader {
   Status matrix(const std::string& name, WeightView& view, Input input = Input::kAsStored) {
     TF_ASSIGN_OR_RETURN(const Weight weight, source_.load(name));
     const bool wide = weight.kind == WeightKind::kF32 || weight.kind == WeightKind::kF16;
-    const WeightLayout layout = wide ? WeightLayout::kPanelF32 : WeightLayout::kPanelBf16;
-    return pack(name, weight, input, layout, view);
+    return pack(name, weight, input, wide, view);
   }
 
   Status rows(const std::string& name, WeightView& view) {
@@ -89,7 +110,7 @@ class Loader {
     std::byte* data = allocate(view.bytes());
     if (data == nullptr) return no_memory(name);
     view.data = data;
-    std::copy(values.begin(), values.end(), reinterpret_cast<uint16_t*>(data));
+    device_.upload(data, values.data(), static_cast<int64_t>(values.size()) * 2, stream_);
     return ok_status();
   }
 
@@ -97,7 +118,7 @@ class Loader {
     TF_ASSIGN_OR_RETURN(const std::vector<float> loaded, source_.load_f32(name));
     std::byte* data = allocate(static_cast<int64_t>(loaded.size()) * 4);
     if (data == nullptr) return no_memory(name);
-    std::copy(loaded.begin(), loaded.end(), reinterpret_cast<float*>(data));
+    device_.upload(data, loaded.data(), static_cast<int64_t>(loaded.size()) * 4, stream_);
     values = reinterpret_cast<const float*>(data);
     return ok_status();
   }
@@ -120,8 +141,7 @@ class Loader {
     TF_ASSIGN_OR_RETURN(const std::vector<Weight> groups, source_.load_groups(p + "attn.wo_a"));
     a.wo_a.resize(groups.size());
     for (size_t g = 0; g < groups.size(); ++g)
-      TF_RETURN_IF_ERROR(
-          pack(p + "attn.wo_a", groups[g], Input::kPlain, WeightLayout::kPanelBf16, a.wo_a[g]));
+      TF_RETURN_IF_ERROR(pack(p + "attn.wo_a", groups[g], Input::kPlain, false, a.wo_a[g]));
     return matrix(p + "attn.wo_b", a.wo_b);
   }
 
@@ -146,7 +166,16 @@ class Loader {
       if (source_.holds(name + "w1"))
         TF_RETURN_IF_ERROR(load_expert(name, m.experts[static_cast<size_t>(e)]));
     }
-    return load_expert(p + "ffn.shared_experts.", m.shared);
+    TF_RETURN_IF_ERROR(load_expert(p + "ffn.shared_experts.", m.shared));
+    if (device_.host_memory()) return ok_status();
+    std::vector<ExpertWeights> table = m.experts;
+    table.push_back(m.shared);
+    const auto bytes = static_cast<int64_t>(table.size() * sizeof(ExpertWeights));
+    std::byte* data = allocate(bytes);
+    if (data == nullptr) return no_memory(p + "ffn.experts");
+    device_.upload(data, table.data(), bytes, stream_);
+    m.experts_on_device = reinterpret_cast<const ExpertWeights*>(data);
+    return ok_status();
   }
 
   Status load_layer(int layer) {
@@ -196,15 +225,25 @@ class Loader {
     return matrix(last + "confidence_head.proj", d.confidence);
   }
 
+  static constexpr int64_t kChunkBytes = int64_t{64} << 20;
+  static constexpr int64_t kWeightAlignBytes = 256;
+
   const WeightSource& source_;
   ModelWeights& out_;
+  Device& device_;
+  Stream& stream_;
+  std::vector<std::byte> packed_;  // rows on their way to the device
+  std::byte* chunk_ = nullptr;
+  int64_t chunk_left_ = 0;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<ModelWeights>> load_model_weights(const WeightSource& source) {
+Result<std::unique_ptr<ModelWeights>> load_model_weights(const WeightSource& source, Device& device,
+                                                         Stream& stream) {
   auto weights = std::make_unique<ModelWeights>();
-  TF_RETURN_IF_ERROR(Loader(source, *weights).load());
+  TF_RETURN_IF_ERROR(Loader(source, *weights, device, stream).load());
+  TF_RETURN_IF_ERROR(device.synchronise(stream));
   return weights;
 }
 

@@ -1,9 +1,10 @@
-// ModelWeights: one rank's weights in the layout that the CPU operations read, and the loader that
-// makes them from a WeightSource. Owned by the model; immutable after loading.
+// ModelWeights: one rank's weights in the layout that the device's operations read, and the loader
+// that makes them from a WeightSource. Owned by the model; immutable after loading.
 //
-// Matrices are held as bf16 panels (exact for BF16, FP8 and FP4 checkpoints; EXL3 weights are
-// decoded once and rounded to bf16, so a pack equals its dequantised twin) or, when stored as F16
-// or F32, as fp32 panels; vectors as fp32. Tables that are read by row stay bf16 rows.
+// Matrices are held as bf16 (exact for BF16, FP8 and FP4 checkpoints; EXL3 weights are decoded once
+// and rounded to bf16, so a pack equals its dequantised twin) or, when stored as F16 or F32, as
+// fp32: in panels on the CPU, in rows on a GPU. Vectors are fp32. Tables that are read by row are
+// bf16 rows.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,9 @@
 #include <vector>
 
 #include "engine/base/status.h"
-#include "engine/cache/block_pool.h"
 #include "engine/model/config.h"
 #include "engine/weights/weight_source.h"
+#include "kernels/device.h"
 #include "kernels/moe_experts.h"
 #include "kernels/weight_view.h"
 
@@ -61,6 +62,8 @@ struct MoeWeights {
   const float* bias_vl = nullptr;  // [experts] or nullptr
   std::vector<ExpertWeights> experts;
   ExpertWeights shared;
+  // experts, then shared, in device memory where that is not the host's.
+  const ExpertWeights* experts_on_device = nullptr;
 };
 
 struct EngramWeights {
@@ -96,9 +99,11 @@ struct ModelWeights {
   DrafterWeights drafter;
   int64_t bytes = 0;
 
-  std::vector<MemoryPtr<std::byte>> memory;  // what the views point into
+  std::vector<DeviceArray<std::byte>> memory;  // what the views point into
 };
 
-Result<std::unique_ptr<ModelWeights>> load_model_weights(const WeightSource& source);
+// In the memory of `device` and the layouts that its operations read.
+Result<std::unique_ptr<ModelWeights>> load_model_weights(const WeightSource& source, Device& device,
+                                                         Stream& stream);
 
 }  // namespace tensorfold

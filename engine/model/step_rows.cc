@@ -47,10 +47,12 @@ void RowSet::clear() {
   row_slice.clear();
   source_row.clear();
   positions.clear();
+  pair_positions.clear();
+  image.clear();
 }
 
 void RowSet::add_slice(SequenceState& state, SlotId slot, int64_t first_position, int count,
-                       int first_source_row, int window, int64_t window_floor) {
+                       int first_source_row, int window, int64_t window_floor, bool is_image) {
   AttentionSlice s;
   s.first_row = rows;
   s.rows = count;
@@ -60,6 +62,8 @@ void RowSet::add_slice(SequenceState& state, SlotId slot, int64_t first_position
   // The first row may reach back this far; later rows reach less.
   s.history =
       static_cast<int32_t>(first_position - window_first(first_position, window, window_floor));
+  s.rings = state.ring(0);
+  s.pair_rings = state.pairs();
   s.block_table = state.blocks().data();
   staged_rows += s.history + count;
   const auto index = static_cast<int32_t>(slices.size());
@@ -70,6 +74,8 @@ void RowSet::add_slice(SequenceState& state, SlotId slot, int64_t first_position
     row_slice.push_back(index);
     source_row.push_back(first_source_row + i);
     positions.push_back(first_position + i);
+    pair_positions.push_back(std::max<int64_t>(0, first_position + i - 1));
+    image.push_back(is_image ? 1 : 0);
   }
   rows += count;
   positions_end = std::max(positions_end, first_position + count);
@@ -112,7 +118,6 @@ Status StepRows::build(const StepPlan& plan, std::span<const std::vector<int32_t
                        SequenceCache& cache) {
   slices.clear();
   ids.clear();
-  image.clear();
   encoder.clear();
   decoder.clear();
   logits_rows.clear();
@@ -126,18 +131,18 @@ Status StepRows::build(const StepPlan& plan, std::span<const std::vector<int32_t
     slices.push_back({&s, &state});
     for (const int32_t id : tokens_of(plan, i, device_tokens)) {
       ids.push_back(id);
-      image.push_back(is_image ? 1 : 0);
       const bool hashed = !is_image && !token_map.empty();
       state.append(id, hashed ? token_map[static_cast<size_t>(id)] : -1);
     }
-    encoder.add_slice(state, s.slot, s.first_position, s.rows, first_row, config.window, 0);
+    encoder.add_slice(state, s.slot, s.first_position, s.rows, first_row, config.window, 0,
+                      is_image);
     if (s.decoder_rows == 0) continue;
     const int skipped = s.rows - s.decoder_rows;
     const int64_t first = s.first_position + skipped;
     state.note_decoder_rows(first, first + s.decoder_rows);
     const int64_t floor = std::max(s.decoder_floor, state.decoder_low());
     decoder.add_slice(state, s.slot, first, s.decoder_rows, first_row + skipped, config.window,
-                      std::min(floor, first));
+                      std::min(floor, first), is_image);
     for (int r = 0; r < s.logits_rows; ++r) logits_rows.push_back(decoder.rows - s.logits_rows + r);
   }
   return ok_status();

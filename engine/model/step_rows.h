@@ -22,26 +22,38 @@ struct StepSlice {
   SequenceState* state = nullptr;
 };
 
+// A row set's tables as the operations read them, in device memory (engine/model/step_tables.h).
+struct DeviceRows {
+  const AttentionSlice* slices = nullptr;
+  const int32_t* row_slice = nullptr;
+  const int32_t* source_row = nullptr;
+  const int64_t* positions = nullptr;
+  const int64_t* pair_positions = nullptr;
+  const uint8_t* image = nullptr;
+};
+
 struct RowSet {
   int rows = 0;
-  std::vector<AttentionSlice> slices;  // ring, pair_ring are set per layer
-  std::vector<SequenceState*> states;  // [slices]
-  std::vector<SlotId> slots;           // [slices]
-  std::vector<int32_t> row_slice;      // [rows]
-  std::vector<int32_t> source_row;     // [rows] row of the whole step
-  std::vector<int64_t> positions;      // [rows]
-  int staged_rows = 0;                 // window rows staged for attention
-  int64_t positions_end = 0;           // largest position + 1
+  std::vector<AttentionSlice> slices;
+  std::vector<SequenceState*> states;   // [slices]
+  std::vector<SlotId> slots;            // [slices]
+  std::vector<int32_t> row_slice;       // [rows]
+  std::vector<int32_t> source_row;      // [rows] row of the whole step
+  std::vector<int64_t> positions;       // [rows]
+  std::vector<int64_t> pair_positions;  // [rows] first position of the pair that a row completes
+  std::vector<uint8_t> image;           // [rows] 1: image row
+  int staged_rows = 0;                  // window rows staged for attention
+  int64_t positions_end = 0;            // largest position + 1
+  DeviceRows on_device;
 
   void clear();
   void add_slice(SequenceState& state, SlotId slot, int64_t first_position, int rows,
-                 int first_source_row, int window, int64_t window_floor);
+                 int first_source_row, int window, int64_t window_floor, bool is_image = false);
 };
 
 struct StepRows {
   std::vector<StepSlice> slices;
-  std::vector<int32_t> ids;    // [rows] as fed to the embedding
-  std::vector<uint8_t> image;  // [rows] 1: image row
+  std::vector<int32_t> ids;  // [rows] as fed to the embedding
   RowSet encoder;
   RowSet decoder;
   std::vector<int32_t> logits_rows;  // rows of `decoder` that want logits, in plan order

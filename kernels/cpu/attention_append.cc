@@ -48,7 +48,8 @@ void stage_history(const AttentionAppendParams& p, CpuStream& cpu) {
     float row[kRowWidthMax];
     for (int h = 0; h < s.history; ++h) {
       const int64_t position = s.first_position - s.history + h;
-      unpack_window_row(s.ring + position % p.ring_rows * row_bytes, p.head_dim, row);
+      unpack_window_row(s.rings + p.ring_offset + position % p.ring_rows * row_bytes, p.head_dim,
+                        row);
       narrow_bf16(row, p.head_dim, p.staged + (s.staged_first + h) * int64_t{p.head_dim});
     }
   });
@@ -74,7 +75,7 @@ void append_window(const AttentionAppendParams& p, CpuStream& cpu) {
     if (!p.stage_only &&
         i >= s.rows - p.ring_rows) {  // older ones would be overwritten by this slice itself
       const int64_t at = (s.first_position + i) % p.ring_rows;
-      std::memcpy(s.ring + at * row_bytes, packed, static_cast<size_t>(row_bytes));
+      std::memcpy(s.rings + p.ring_offset + at * row_bytes, packed, static_cast<size_t>(row_bytes));
     }
   });
 }
@@ -88,7 +89,7 @@ void entry_latent(const AttentionAppendParams& p, int64_t r, float* latent) {
   } else {
     const auto* a = static_cast<const float*>(p.a);
     const int64_t before = s.first_position + (r - s.first_row) - 1;
-    const float* ring = s.pair_ring + before % kPairRingRows * 2 * d;
+    const float* ring = s.pair_rings + p.pair_offset + before % kPairRingRows * 2 * d;
     const float* a0 = r > s.first_row ? a + (r - 1) * d : ring;
     const float* g0 = r > s.first_row ? p.g + (r - 1) * d : ring + d;
     pool_pair(a0, g0, a + r * d, p.g + r * d, d, latent);
@@ -102,7 +103,7 @@ void keep_pair_inputs(const AttentionAppendParams& p, CpuStream& cpu) {
   cpu.parallel_for(p.slices, 0, [&](int64_t i, int) {
     const AttentionSlice& s = p.slice[i];
     for (int k = std::max(0, s.rows - kPairRingRows); k < s.rows; ++k) {
-      float* row = s.pair_ring + (s.first_position + k) % kPairRingRows * 2 * d;
+      float* row = s.pair_rings + p.pair_offset + (s.first_position + k) % kPairRingRows * 2 * d;
       const int64_t r = s.first_row + k;
       std::memcpy(row, a + r * d, static_cast<size_t>(d) * 4);
       std::memcpy(row + d, p.g + r * d, static_cast<size_t>(d) * 4);

@@ -191,6 +191,15 @@ void dense(DenseJob* jobs, int count, CpuStream& stream) {
 namespace tensorfold {
 
 void pack_panels(const float* w, int out, int in, WeightLayout layout, void* panels) {
+  const int64_t count = int64_t{out} * in;
+  if (layout == WeightLayout::kRowsF32) {
+    std::copy_n(w, count, static_cast<float*>(panels));
+    return;
+  }
+  if (layout == WeightLayout::kRowsBf16) {
+    for (int64_t i = 0; i < count; ++i) static_cast<uint16_t*>(panels)[i] = f32_to_bf16(w[i]);
+    return;
+  }
   const int padded = (out + kPanelOutputs - 1) / kPanelOutputs * kPanelOutputs;
   for (int n = 0; n < padded; ++n) {
     const int64_t panel = int64_t{n / kPanelOutputs} * in * kPanelOutputs;

@@ -1,0 +1,107 @@
+// Device: where the operations of a Backend run and where the memory lies that they read and write.
+// The forward pass takes all its memory from one and moves bytes through it, so the same code runs
+// over the CPU and over a GPU.
+//
+// Owned by whoever opened it; it outlives its memory and its streams. Used by one thread at a time.
+// Nothing here is on an operation's path: operations allocate nothing and never wait.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/base/status.h"
+#include "kernels/backend.h"
+
+namespace tensorfold {
+
+// Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
+// another version is refused.
+inline constexpr int kDeviceAbiVersion = 1;
+inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
+
+// What a workspace must serve: the largest call of every operation.
+struct WorkspaceShape {
+  int rows = 0;
+  int widest_input = 0;  // of any projection
+  int hidden = 0;
+  int hc = 0;
+  int heads = 0;
+  int head_dim = 0;
+  int index_heads = 0;
+  int index_dim = 0;
+  int64_t entries = 0;  // global entries that a row may see
+  int candidate_block_size = 0;
+  int intermediate = 0;
+  int experts = 0;
+  int topk = 0;
+  int markov_rank = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const char* name() const = 0;  // "cpu", "cuda:0 NVIDIA GB10"
+  virtual const Backend& backend() const = 0;
+  // Device memory is host memory: pointers may be read and written directly, tables need no copy.
+  virtual bool host_memory() const = 0;
+  // Which layout matrices have; wide: stored as F16 or F32.
+  virtual WeightLayout dense_layout(bool wide) const = 0;
+  // kUnsupported when no operation of this device takes the shape.
+  virtual Status check_shape(const WorkspaceShape& shape) const = 0;
+  virtual int64_t workspace_bytes(const WorkspaceShape& shape, const Stream& stream) const = 0;
+
+  // threads: lanes of a CPU stream, 0: one per core.
+  virtual Result<std::unique_ptr<Stream>> make_stream(int threads) = 0;
+
+  // Zeroed memory aligned to kDeviceAlignBytes; nullptr when refused.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void release(void* memory) = 0;
+  virtual int64_t free_bytes() const = 0;  // of memory that allocate can still hand out
+
+  // Queued on the stream; `host` may be changed as soon as the call returns.
+  virtual void upload(void* to, const void* host, int64_t bytes, Stream& stream) = 0;
+  // Waits until the bytes are there.
+  virtual Status download(void* host, const void* from, int64_t bytes, Stream& stream) = 0;
+  // Keeps rows source[0..rows) of `data` (ascending, source[r] >= r) as rows 0..rows, in place.
+  // `source` is device memory; rows are row_bytes apart and as long.
+  virtual void keep_rows(void* data, int64_t row_bytes, const int32_t* source, int rows,
+                         Stream& stream) = 0;
+  // y[i] += x[i], fp32.
+  virtual void add(float* y, const float* x, int64_t count, Stream& stream) = 0;
+  // Waits for everything queued. An error names the kernel that failed and its shapes; it stays.
+  virtual Status synchronise(Stream& stream) = 0;
+};
+
+inline constexpr int64_t kDeviceAlignBytes = 64;
+
+// The host's own memory and the CPU's operations.
+Device& cpu_device();
+
+// "cpu", "cuda" or "cuda:N" (the N-th GPU); "auto": a GPU where the backend library and a GPU are
+// there, else the CPU. The library libtensorfold_cuda.so is looked for beside the program, in
+// ../lib/tensorfoldd, in the build tree, then where the system's loader looks; or
+// TENSORFOLD_CUDA_LIBRARY names it. What is missing is one line.
+Result<std::shared_ptr<Device>> open_device(const std::string& spec);
+
+// The entry point of a backend library: a new device, or nullptr and the reason in `error`
+// (kDeviceErrorBytes long).
+inline constexpr const char* kDeviceEntryPoint = "tensorfold_open_device";
+using OpenDeviceFn = Device* (*)(int abi_version, int index, char* error);
+
+struct ReleaseMemory {
+  Device* device = nullptr;
+  void operator()(void* memory) const { device->release(memory); }
+};
+// Device memory with an owner.
+template <typename T>
+using DeviceArray = std::unique_ptr<T[], ReleaseMemory>;
+
+template <typename T>
+DeviceArray<T> allocate_array(Device& device, int64_t count) {
+  return DeviceArray<T>(
+      static_cast<T*>(device.allocate((count > 0 ? count : 1) * static_cast<int64_t>(sizeof(T)))),
+      ReleaseMemory{&device});
+}
+
+}  // namespace tensorfold
