@@ -147,30 +147,48 @@ Result<ControlReply> read_reply(int fd, SteadyClock::time_point deadline, const 
 }  // namespace
 
 Result<ControlReply> control_request(const std::string& socket_path, std::string_view method,
-                                     std::string_view path, int timeout_ms) {
+                                     std::string_view path, std::string_view body, int timeout_ms) {
   const auto deadline = SteadyClock::now() + std::chrono::milliseconds(timeout_ms);
   TF_ASSIGN_OR_RETURN(const Descriptor socket, open_socket(socket_path, deadline));
-  const std::string request = std::string(method) + " " + std::string(path) +
-                              " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
-                              "Connection: close\r\n\r\n";
+  std::string request =
+      std::string(method) + " " + std::string(path) +
+      " HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
+  if (!body.empty()) request += "Content-Type: application/json\r\n";
+  request += "Connection: close\r\n\r\n" + std::string(body);
   TF_RETURN_IF_ERROR(send_all(socket.get(), request, deadline, socket_path));
   return read_reply(socket.get(), deadline, socket_path);
 }
 
-Result<Json> control_get(const Invocation& call, std::string_view path, std::string* text) {
+namespace {
+
+Result<Json> exchange_json(const Invocation& call, std::string_view method, std::string_view path,
+                           std::string_view body, std::string* text) {
   TF_ASSIGN_OR_RETURN(ControlReply reply,
-                      control_request(call.socket_path, "GET", path, call.timeout_ms));
+                      control_request(call.socket_path, method, path, body, call.timeout_ms));
   auto document = parse_json(reply.body);
   if (!document.ok()) return document.status().with_context("tensorfoldd's reply");
   if (reply.status != 200) {
     const Json* error = document->find("error");
     const Json* message = error != nullptr ? error->find("message") : nullptr;
-    return unavailable(message != nullptr && message->is_string()
-                           ? message->as_string()
-                           : "tensorfoldd answered " + std::to_string(reply.status));
+    return Status(StatusCode::kUnavailable,
+                  message != nullptr && message->is_string()
+                      ? message->as_string()
+                      : "tensorfoldd answered " + std::to_string(reply.status),
+                  {}, reply.status == 403 ? "permission" : "");
   }
   if (text != nullptr) *text = std::move(reply.body);
   return document;
+}
+
+}  // namespace
+
+Result<Json> control_get(const Invocation& call, std::string_view path, std::string* text) {
+  return exchange_json(call, "GET", path, "", text);
+}
+
+Result<Json> control_post(const Invocation& call, std::string_view path, std::string_view body,
+                          std::string* text) {
+  return exchange_json(call, "POST", path, body, text);
 }
 
 int control_failure(const Invocation& call, const Status& status) {

@@ -19,11 +19,14 @@ struct ControlReply {
 };
 
 Result<ControlReply> control_request(const std::string& socket_path, std::string_view method,
-                                     std::string_view path, int timeout_ms);
+                                     std::string_view path, std::string_view body, int timeout_ms);
 
 // GET of a JSON document; an HTTP status other than 200 is an error with the daemon's message.
 Result<Json> control_get(const Invocation& call, std::string_view path,
                          std::string* text = nullptr);
+// POST of a JSON body ("" is none), with a JSON document as the answer.
+Result<Json> control_post(const Invocation& call, std::string_view path, std::string_view body,
+                          std::string* text = nullptr);
 
 // Writes "tfctl: message" and gives the exit code of the failure.
 int control_failure(const Invocation& call, const Status& status);

@@ -48,6 +48,12 @@ const Option* find_option(const Verb& verb, std::string_view name) {
   return nullptr;
 }
 
+// "--x" always is one; "-x" where the verb has it.
+bool is_option(const Verb& verb, const std::string& word) {
+  return word.rfind("--", 0) == 0 ||
+         (word.size() == 2 && word[0] == '-' && find_option(verb, word) != nullptr);
+}
+
 // Counts words of "DIR [FILE]": least and most positional arguments; "..." is no bound.
 void positional_bounds(std::string_view text, size_t& least, size_t& most) {
   least = most = 0;
@@ -148,6 +154,14 @@ int take_globals(std::span<const std::string> args, size_t& i, Invocation& call)
 
 }  // namespace
 
+std::string unit_of(const std::string& socket_path) {
+  const std::string folder = std::string(control::kRuntimeDirectory) + "-";
+  const size_t slash = socket_path.rfind('/');
+  if (socket_path.rfind(folder, 0) != 0 || slash == std::string::npos || slash < folder.size())
+    return "tensorfoldd.service";
+  return "tensorfoldd@" + socket_path.substr(folder.size(), slash - folder.size()) + ".service";
+}
+
 int fail(const Invocation& call, const Status& status) {
   *call.err << "tfctl: " << status.message() << "\n";
   return kExitFailed;
@@ -174,7 +188,7 @@ int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream&
   for (i += used; i < args.size(); ++i) {
     if (!only_positional && args[i] == "--") {
       only_positional = true;
-    } else if (!only_positional && args[i].rfind("--", 0) == 0) {
+    } else if (!only_positional && is_option(*verb, args[i])) {
       if (const int code = take_option(*verb, args, i, call); code != kExitOk) return code;
     } else {
       call.positional.push_back(args[i]);

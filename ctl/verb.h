@@ -64,6 +64,9 @@ std::span<const Verb> verb_table();
 int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream& out,
               std::ostream& err);
 
+// The systemd unit whose control socket that is: tensorfoldd.service, or tensorfoldd@NAME.service.
+std::string unit_of(const std::string& socket_path);
+
 // Writes "tfctl: message" and gives kExitFailed.
 int fail(const Invocation& call, const Status& status);
 

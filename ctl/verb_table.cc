@@ -15,6 +15,39 @@ constexpr Option kHealthOptions[] = {
     {"--json", "", "print JSON"},
 };
 
+constexpr Option kWatchOptions[] = {
+    {"--interval", "SECONDS", "between two looks (1)"},
+    {"--count", "N", "looks, 0: no end (0)"},
+    {"--json", "", "print the daemon's JSON, a line each time"},
+};
+constexpr Option kReloadOptions[] = {
+    {"--wait", "SECONDS", "then wait until it is ready"},
+    {"--json", "", "print JSON"},
+};
+constexpr Option kDrainOptions[] = {
+    {"--wait", "SECONDS", "then wait until no reply is left"},
+    {"--json", "", "print JSON"},
+};
+constexpr Option kResumeOptions[] = {{"--json", "", "print JSON"}};
+constexpr Option kStopOptions[] = {
+    {"--now", "", "cut the replies in progress"},
+    {"--wait", "SECONDS", "then wait until it has ended"},
+    {"--json", "", "print JSON"},
+};
+constexpr Option kLogLevelOptions[] = {{"--json", "", "print JSON"}};
+constexpr Option kLogsOptions[] = {
+    {"-f", "", "go on as lines come"},
+    {"--since", "TIME", "from then on, as journalctl reads times"},
+    {"--lines", "N", "only the last N"},
+    {"--explain", "", "with the explanations of events"},
+    {"--unit", "NAME", "of another unit"},
+    {"--json", "", "print JSON"},
+};
+constexpr Option kConfigShowOptions[] = {
+    {"--all", "", "also what has its default"},
+    {"--json", "", "print JSON"},
+};
+
 constexpr Option kDoctorOptions[] = {
     {"--peer", "HOST", "also ask the other machine, over ssh"},
     {"--config", "FILE", "settings (/etc/tensorfoldd/tensorfoldd.toml, if it is there)"},
@@ -62,7 +95,7 @@ constexpr Option kModelEvalOptions[] = {
     {"--scores", "fp32|bf16", "rounding of index scores (as the golden file was made)"},
     {"--ranks", "N", "ranks, as threads of this process (1)"},
     {"--chunk", "N", "prompt rows in a step (all)"},
-    {"--device", "cpu|cuda", "where it runs (cpu)"},
+    {"--device", "cpu|cuda|cuda:N", "where it runs (cpu)"},
     {"--threads", "N", "threads per rank (one per core)"},
     {"--all", "", "print every layer, not only the worst"},
     {"--json", "", "print JSON"},
@@ -102,6 +135,17 @@ constexpr Verb kVerbs[] = {
     // noun, name, positional, summary, options, offline, run
     {"", "status", "", "the state of the service", kStatusOptions, false, run_status},
     {"", "health", "", "whether a request would be answered", kHealthOptions, false, run_health},
+    {"", "watch", "", "the state, again and again", kWatchOptions, false, run_watch},
+    {"", "reload", "", "read settings and API keys again", kReloadOptions, false, run_reload},
+    {"", "drain", "", "refuse new requests, let the others finish", kDrainOptions, false,
+     run_drain},
+    {"", "resume", "", "accept requests again", kResumeOptions, false, run_resume},
+    {"", "stop", "", "end the service's process", kStopOptions, false, run_stop},
+    {"", "logs", "", "the service's lines in the journal", kLogsOptions, true, run_logs},
+    {"log", "level", "[LEVEL]", "print or set what is logged", kLogLevelOptions, false,
+     run_log_level},
+    {"config", "check", "[FILE]", "whether a settings file is right", {}, true, run_config_check},
+    {"config", "show", "", "the settings in use", kConfigShowOptions, false, run_config_show},
     {"", "version", "", "print the version", kVersionOptions, true, run_version},
     {"", "doctor", "", "check this machine; exit status 1 if something would fail", kDoctorOptions,
      true, run_doctor},

@@ -7,6 +7,15 @@ namespace tensorfold::ctl {
 
 int run_status(const Invocation& call);            // status_verb.cc
 int run_health(const Invocation& call);            // status_verb.cc
+int run_watch(const Invocation& call);             // watch_verb.cc
+int run_reload(const Invocation& call);            // service_verbs.cc
+int run_drain(const Invocation& call);             // service_verbs.cc
+int run_resume(const Invocation& call);            // service_verbs.cc
+int run_stop(const Invocation& call);              // service_verbs.cc
+int run_log_level(const Invocation& call);         // service_verbs.cc
+int run_logs(const Invocation& call);              // service_verbs.cc
+int run_config_check(const Invocation& call);      // config_verbs.cc
+int run_config_show(const Invocation& call);       // config_verbs.cc
 int run_version(const Invocation& call);           // version_verb.cc
 int run_doctor(const Invocation& call);            // doctor_verb.cc
 int run_completion(const Invocation& call);        // completion_verb.cc

@@ -1,5 +1,6 @@
 #include "daemon/daemon.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,6 +9,7 @@
 #include <cstdlib>
 
 #include "daemon/api/errors.h"
+#include "daemon/config/key_table.h"
 #include "daemon/control/protocol.h"
 #include "daemon/service/oom_score.h"
 #include "daemon/service/port_owner.h"
@@ -32,6 +34,27 @@ int exit_code_of(const Status& status) {
     default:
       return service::kExitIo;
   }
+}
+
+int64_t group_of(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0 ? static_cast<int64_t>(info.st_gid) : -1;
+}
+
+// Keys whose values differ and that only a restart takes over.
+std::vector<std::string> restart_keys(const config::Config& now, const config::Config& wanted) {
+  std::vector<std::string> out;
+  for (const config::Key& key : config::key_table()) {
+    if (key.effect != config::Effect::kReload && value_text(now, key) != value_text(wanted, key))
+      out.emplace_back(key.name);
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
 }
 
 template <typename Handle>
@@ -124,7 +147,9 @@ int Daemon::make_engine(const EngineFactory& factory) {
   facts.listen = listen.substr(0, listen.rfind(':') + 1) + std::to_string(http_->port());
   facts.queue_requests = start_.config.limits_queue_requests;
   facts.started_us = started_us_;
-  control_ = std::make_unique<control::Control>(*engine_, *api_, *http_, facts, clock_);
+  facts.socket_gid = group_of(start_.control_path);
+  const control::Control::Parts parts{*engine_, *api_, *http_, *this, clock_, log_};
+  control_ = std::make_unique<control::Control>(parts, facts);
   log_.info("listening on " + facts.listen + ", control socket " + start_.control_path +
                 ", loading " + start_.model_name + " from " + start_.model_path,
             {{"TF_EVENT", "started"}, {"TF_MODEL", start_.model_name}});
@@ -165,50 +190,73 @@ int Daemon::run(const EngineFactory& factory) {
 
 void Daemon::on_signal(int number) {
   if (number == SIGHUP) {
-    reload();
+    (void)reload();  // logged there
   } else if (!draining_) {
     begin_drain(number == SIGTERM ? "SIGTERM" : "SIGINT");
   } else {
-    log_.info("told to stop again: ending at once");
-    api_->chat().cancel_all(unavailable("the server is stopping", "server_stopping"));
-    stop(service::kExitOk);
+    end_at_once("told to stop again");
   }
 }
 
-void Daemon::reload() {
+void Daemon::end_at_once(const char* why) {
+  log_.info(std::string(why) + ": ending at once");
+  api_->chat().cancel_all(unavailable("the server is stopping", "server_stopping"));
+  leave(service::kExitOk);
+}
+
+Status Daemon::drain() {
+  if (draining_) return unavailable("the server is stopping", "server_stopping");
+  engine_->drain();
+  return ok_status();
+}
+
+Status Daemon::resume() {
+  if (draining_) return unavailable("the server is stopping", "server_stopping");
+  engine_->resume();
+  return ok_status();
+}
+
+void Daemon::stop(bool now) {
+  if (!draining_) begin_drain(now ? "tfctl stop --now" : "tfctl stop");
+  // Replies are cut in the loop's next turn, when the caller has its answer.
+  if (now) drain_deadline_us_ = clock_.monotonic_us();
+}
+
+Result<std::vector<std::string>> Daemon::reload() {
   log_.info("reloading the settings");
   // Before it is ready the service manager waits for the first READY, which a reload must not send.
   const bool tell = ready_ && !draining_;
   if (tell) notifier_.reloading();
-  const Status status = take_over_settings();
+  auto left = take_over_settings();
+  const Status status = left.ok() ? ok_status() : left.status();
   if (status.ok()) {
-    log_.info("settings reloaded; keys that need a restart keep their values",
+    log_.info(left->empty() ? "settings reloaded"
+                            : "settings reloaded; these wait for a restart: " + joined(*left),
               {{"TF_EVENT", "reloaded"}});
   } else {
     log_.error("settings not reloaded: " + status.message(), {{"TF_EVENT", "reload_rejected"}});
   }
   reload_note_ = status.ok() ? "" : "; settings not reloaded, see the journal";
-  if (!tell) return;
-  notifier_.ready(status.ok() ? "ready: settings reloaded"
-                              : "ready: settings not reloaded: " + status.message());
+  if (tell) {
+    notifier_.ready(status.ok() ? "ready: settings reloaded"
+                                : "ready: settings not reloaded: " + status.message());
+  }
+  return left;
 }
 
 // All or nothing: what is wrong changes nothing.
-Status Daemon::take_over_settings() {
-  if (start_.config_file.empty()) {
+Result<std::vector<std::string>> Daemon::take_over_settings() {
+  if (start_.line.config_file.empty()) {
     log_.warning("there is no settings file; only API keys are read again");
   }
-  config::Loaded loaded{start_.config, {}};
-  if (!start_.config_file.empty()) {
-    TF_ASSIGN_OR_RETURN(loaded, config::load_config(start_.config_file));
-    loaded.config.http_listen = start_.config.http_listen;
-    TF_RETURN_IF_ERROR(config::check_config(loaded.config));
-  }
+  TF_ASSIGN_OR_RETURN(const config::Loaded loaded, settings_of(start_.line));
   TF_ASSIGN_OR_RETURN(auto options, api_options_of(loaded.config, start_.model_name));
   api_->set_options(std::move(options));
   log_.set_level(log::level_of(loaded.config.log_level));
-  start_.config.limits_drain_s = loaded.config.limits_drain_s;
-  return ok_status();
+  for (const config::Key& key : config::key_table()) {
+    if (key.effect == config::Effect::kReload) copy_value(key, loaded.config, start_.config);
+  }
+  return restart_keys(start_.config, loaded.config);
 }
 
 void Daemon::on_tick() {
@@ -232,7 +280,7 @@ void Daemon::watch_engine(const EngineStats& stats) {
                  {{"TF_EVENT", "model_failed"}});
     }
     notifier_.status("failed: " + stats.state_detail);
-    stop(ready_ ? service::kExitInternal : service::kExitIo);
+    leave(ready_ ? service::kExitInternal : service::kExitIo);
     return;
   }
   if (stats.state == State::kReady && !ready_) {
@@ -284,7 +332,7 @@ void Daemon::watch_drain() {
   const bool quiet = api_->chat().active() == 0 && http_->exchanges() == 0;
   if (quiet && http_->unsent_bytes() == 0) {
     log_.info("stopped", {{"TF_EVENT", "stopped"}});
-    stop(service::kExitOk);
+    leave(service::kExitOk);
     return;
   }
   notifier_.extend_timeout();
@@ -295,11 +343,11 @@ void Daemon::watch_drain() {
                  {{"TF_EVENT", "drain_timeout"}});
     api_->chat().cancel_all(unavailable("the server is stopping", "server_stopping"));
   } else if (now_us > drain_deadline_us_ + kLastWordsMs * 1000) {
-    stop(service::kExitOk);
+    leave(service::kExitOk);
   }
 }
 
-void Daemon::stop(int exit_code) {
+void Daemon::leave(int exit_code) {
   exit_code_ = exit_code;
   uv_stop(&loop_);
 }

@@ -8,8 +8,11 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "daemon/api/api.h"
+#include "daemon/control/commands.h"
 #include "daemon/control/control.h"
 #include "daemon/control/socket.h"
 #include "daemon/http/server.h"
@@ -26,15 +29,25 @@ inline constexpr int64_t kTickMs = 250;         // engine state, keepalives, wat
 inline constexpr int64_t kDrainTickMs = 20;     // the same while draining
 inline constexpr int64_t kLastWordsMs = 2'000;  // for the errors that end replies at a deadline
 
-class Daemon {
+class Daemon final : public control::Commands {
  public:
   Daemon(Start start, const Clock& clock, log::JournalLog& log);
-  ~Daemon();
+  ~Daemon() override;
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
   // Opens sockets, makes the engine, turns the loop until told to stop. Gives the exit code.
   int run(const EngineFactory& make_engine);
+
+  // What the control socket may ask for.
+  Result<std::vector<std::string>> reload() override;
+  Status drain() override;
+  Status resume() override;
+  void stop(bool now) override;
+  LogLevel log_level() const override { return log_.level(); }
+  void set_log_level(LogLevel level) override { log_.set_level(level); }
+  const config::Config& config() const override { return start_.config; }
+  const std::string& config_file() const override { return start_.line.config_file; }
 
  private:
   int open_sockets();
@@ -47,10 +60,10 @@ class Daemon {
   void watch_engine(const EngineStats& stats);
   void feed_watchdog(const EngineStats& stats);
   void begin_drain(const char* why);
+  void end_at_once(const char* why);
   void watch_drain();
-  void reload();
-  Status take_over_settings();
-  void stop(int exit_code);
+  Result<std::vector<std::string>> take_over_settings();
+  void leave(int exit_code);
   void tear_down();
 
   Start start_;

@@ -105,9 +105,9 @@ Result<api::ApiOptions> api_options_of(const config::Config& config,
 Result<Start> prepare_start(const CommandLine& line, const config::Config& config) {
   Start out;
   out.config = config;
-  out.config_file = line.config_file;
-  if (out.config_file.empty() && access(std::string(kConfigFile).c_str(), F_OK) == 0) {
-    out.config_file = kConfigFile;
+  out.line = line;
+  if (line.config_file.empty() && access(std::string(kConfigFile).c_str(), F_OK) == 0) {
+    out.line.config_file = kConfigFile;
   }
   out.model_path = config.model_path;
   if (out.model_path.empty()) {

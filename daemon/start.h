@@ -12,7 +12,7 @@ namespace tensorfold {
 
 struct Start {
   config::Config config;
-  std::string config_file;  // for a reload; empty: none
+  CommandLine line;  // with the settings file that is in use; for a reload
   std::string model_path, model_name;
   std::string control_path;
   EngineOptions engine;

@@ -1,5 +1,9 @@
 #include "daemon/config/key_table.h"
 
+#include <charconv>
+
+#include "engine/base/json.h"
+
 namespace tensorfold::config {
 namespace {
 
@@ -119,6 +123,37 @@ const Key* find_key(std::string_view name) {
   for (const Key& key : kKeys)
     if (key.name == name) return &key;
   return nullptr;
+}
+
+namespace {
+
+void put(std::string& out, const std::string& value) { append_json_string(out, value); }
+void put(std::string& out, int64_t value) { out += std::to_string(value); }
+void put(std::string& out, bool value) { out += value ? "true" : "false"; }
+void put(std::string& out, double value) {
+  char text[40];
+  out.append(text, std::to_chars(text, text + sizeof text, value).ptr);
+  if (out.find_first_of(".en") == std::string::npos) out += ".0";
+}
+void put(std::string& out, const std::vector<std::string>& values) {
+  out += '[';
+  for (const std::string& value : values) {
+    if (out.size() > 1) out += ", ";
+    append_json_string(out, value);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+std::string value_text(const Config& config, const Key& key) {
+  std::string out;
+  std::visit([&](auto member) { put(out, config.*member); }, key.target);
+  return out;
+}
+
+void copy_value(const Key& key, const Config& from, Config& to) {
+  std::visit([&](auto member) { to.*member = from.*member; }, key.target);
 }
 
 }  // namespace tensorfold::config

@@ -35,4 +35,8 @@ struct Key {
 std::span<const Key> key_table();
 const Key* find_key(std::string_view name);
 
+// The key's value as JSON, which is TOML as well.
+std::string value_text(const Config& config, const Key& key);
+void copy_value(const Key& key, const Config& from, Config& to);
+
 }  // namespace tensorfold::config

@@ -11,14 +11,38 @@
 namespace tensorfold::control {
 namespace {
 
+using http::Method;
+
 constexpr ControlRoute kRoutes[] = {
-    {http::Method::kGet, kStatusPath, &Control::run_status, "the state of the service"},
+    // method, path, changes, run, summary
+    {Method::kGet, kStatusPath, false, &Control::run_status, "the state of the service"},
+    {Method::kGet, kConfigPath, false, &Control::run_config, "the settings in use"},
+    {Method::kGet, kLogLevelPath, false, &Control::run_log_level, "what is logged"},
+    {Method::kPost, kLogLevelPath, true, &Control::run_set_level, "log more or less"},
+    {Method::kPost, kReloadPath, true, &Control::run_reload, "read the settings again"},
+    {Method::kPost, kDrainPath, true, &Control::run_drain, "refuse new requests"},
+    {Method::kPost, kResumePath, true, &Control::run_resume, "accept requests again"},
+    {Method::kPost, kStopPath, true, &Control::run_stop, "end the process"},
 };
+
+bool fits(const ControlRoute& route, const http::Request& request) {
+  const bool head = request.method == Method::kHead && route.method == Method::kGet;
+  return route.path == request.path && (route.method == request.method || head);
+}
 
 const ControlRoute* find_route(const http::Request& request) {
   for (const ControlRoute& route : kRoutes)
-    if (route.path == request.path) return &route;
+    if (fits(route, request)) return &route;
   return nullptr;
+}
+
+std::string allowed_methods(std::string_view path) {
+  std::string out;
+  for (const ControlRoute& route : kRoutes) {
+    if (route.path != path) continue;
+    out += (out.empty() ? "" : ", ") + std::string(http::method_name(route.method));
+  }
+  return out;
 }
 
 // Bytes of memory that are in RAM, from /proc.
@@ -80,29 +104,56 @@ void put_totals(api::JsonOut& json, const EngineStats& stats) {
 
 std::span<const ControlRoute> control_table() { return kRoutes; }
 
-Control::Control(Engine& engine, api::Api& api, const http::Server& http, Facts facts,
-                 const Clock& clock)
-    : engine_(engine), api_(api), http_(http), facts_(std::move(facts)), clock_(clock) {}
+Control::Control(const Parts& parts, Facts facts)
+    : engine_(parts.engine),
+      api_(parts.api),
+      http_(parts.http),
+      commands_(parts.commands),
+      clock_(parts.clock),
+      log_(parts.log),
+      facts_(std::move(facts)) {}
 
 std::optional<http::Response> Control::precheck(const http::Request& request) const {
-  const ControlRoute* route = find_route(request);
-  if (route == nullptr) {
+  if (find_route(request) != nullptr) return std::nullopt;
+  const std::string allowed = allowed_methods(request.path);
+  if (allowed.empty()) {
     return api::error_response(
         404, Status(StatusCode::kNotFound, "no such path: " + request.path.substr(0, 256)));
   }
-  const bool head = request.method == http::Method::kHead && route->method == http::Method::kGet;
-  if (request.method == route->method || head) return std::nullopt;
   auto response =
       api::error_response(405, invalid_argument(std::string(http::method_name(request.method)) +
                                                 " is not allowed for " + request.path));
-  response.headers.push_back({"Allow", std::string(http::method_name(route->method))});
+  response.headers.push_back({"Allow", allowed});
   return response;
 }
 
 void Control::handle(const std::shared_ptr<http::Exchange>& exchange) {
   const ControlRoute* route = find_route(exchange->request());
   TF_CHECK_MSG(route != nullptr, "precheck lets only routed requests through");
+  if (route->changes && !may_change(exchange->credentials())) {
+    log_.warning("control: " + exchange->peer() + " may not " + std::string(route->summary));
+    exchange->respond(api::error_response(
+        403, Status(StatusCode::kInvalidArgument,
+                    "only root, the service's user and members of the control socket's group may " +
+                        std::string(route->summary),
+                    {}, "permission")));
+    return;
+  }
   (this->*route->run)(exchange);
+}
+
+bool Control::may_change(const http::PeerCredentials* peer) const {
+  if (peer == nullptr) return false;
+  return peer->uid == 0 || peer->uid == static_cast<int64_t>(geteuid()) ||
+         (facts_.socket_gid >= 0 && peer->in_group(facts_.socket_gid));
+}
+
+void Control::log_change(http::Exchange& exchange, const std::string& what) {
+  const http::PeerCredentials* peer = exchange.credentials();
+  const std::string uid = std::to_string(peer == nullptr ? -1 : peer->uid);
+  const std::string pid = std::to_string(peer == nullptr ? -1 : peer->pid);
+  log_.write(LogLevel::kNotice, what + " (uid " + uid + ", pid " + pid + ")",
+             {{"TF_EVENT", "control_change"}, {"TF_PEER_UID", uid}, {"TF_PEER_PID", pid}});
 }
 
 void Control::run_status(const std::shared_ptr<http::Exchange>& exchange) {

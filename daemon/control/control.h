@@ -1,4 +1,7 @@
-// The control surface: one table of verbs over the Unix socket. GET /status now.
+// The control surface: one table of verbs over the Unix socket.
+//
+// Whoever may connect may read. Root, the daemon's own user and members of the socket's group may
+// also change things; each change is logged with the caller's uid and pid.
 //
 // Owner: the loop thread.
 #pragma once
@@ -10,6 +13,7 @@
 #include <string_view>
 
 #include "daemon/api/api.h"
+#include "daemon/control/commands.h"
 #include "daemon/http/message.h"
 #include "daemon/http/server.h"
 #include "engine/engine.h"
@@ -22,7 +26,8 @@ struct Facts {
   std::string model_name, model_path, device;
   std::string listen;
   int64_t queue_requests = 0;
-  int64_t started_us = 0;  // monotonic
+  int64_t started_us = 0;   // monotonic
+  int64_t socket_gid = -1;  // group of the control socket
 };
 
 class Control;
@@ -30,6 +35,7 @@ class Control;
 struct ControlRoute {
   http::Method method;
   std::string_view path;
+  bool changes;  // not for everybody, and logged
   void (Control::*run)(const std::shared_ptr<http::Exchange>& exchange);
   std::string_view summary;
 };
@@ -38,20 +44,42 @@ std::span<const ControlRoute> control_table();
 class Control {
  public:
   // `http` is the API's server, for its counters.
-  Control(Engine& engine, api::Api& api, const http::Server& http, Facts facts, const Clock& clock);
+  struct Parts {
+    Engine& engine;
+    api::Api& api;
+    const http::Server& http;
+    Commands& commands;
+    const Clock& clock;
+    LogSink& log;
+  };
+  Control(const Parts& parts, Facts facts);
 
   std::optional<http::Response> precheck(const http::Request& request) const;
   void handle(const std::shared_ptr<http::Exchange>& exchange);
 
-  void run_status(const std::shared_ptr<http::Exchange>& exchange);
   std::string status_json() const;
 
+  // One per row of the table.
+  void run_status(const std::shared_ptr<http::Exchange>& exchange);
+  void run_config(const std::shared_ptr<http::Exchange>& exchange);     // changes.cc
+  void run_log_level(const std::shared_ptr<http::Exchange>& exchange);  // changes.cc
+  void run_set_level(const std::shared_ptr<http::Exchange>& exchange);  // changes.cc
+  void run_reload(const std::shared_ptr<http::Exchange>& exchange);     // changes.cc
+  void run_drain(const std::shared_ptr<http::Exchange>& exchange);      // changes.cc
+  void run_resume(const std::shared_ptr<http::Exchange>& exchange);     // changes.cc
+  void run_stop(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
+
  private:
+  bool may_change(const http::PeerCredentials* peer) const;
+  void log_change(http::Exchange& exchange, const std::string& what);
+
   Engine& engine_;
   api::Api& api_;
   const http::Server& http_;
-  const Facts facts_;
+  Commands& commands_;
   const Clock& clock_;
+  LogSink& log_;
+  const Facts facts_;
 };
 
 }  // namespace tensorfold::control

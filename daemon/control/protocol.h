@@ -15,6 +15,12 @@ namespace tensorfold::control {
 inline constexpr int kSchemaVersion = 1;
 
 inline constexpr std::string_view kStatusPath = "/status";
+inline constexpr std::string_view kConfigPath = "/config";
+inline constexpr std::string_view kLogLevelPath = "/log-level";
+inline constexpr std::string_view kReloadPath = "/reload";
+inline constexpr std::string_view kDrainPath = "/drain";
+inline constexpr std::string_view kResumePath = "/resume";
+inline constexpr std::string_view kStopPath = "/stop";
 inline constexpr std::string_view kSocketName = "control.sock";
 inline constexpr std::string_view kRuntimeDirectory = "/run/tensorfoldd";
 inline constexpr size_t kControlReplyBytesMax = 16 * 1024 * 1024;  // what tfctl reads of one reply

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "daemon/http/credentials.h"
 #include "daemon/http/exchange.h"
 #include "daemon/http/server.h"
 
@@ -26,12 +27,12 @@ int64_t Connection::now_ms() const { return server_.clock_.monotonic_us() / 1000
 
 void Connection::find_peer() {
   if (unix_socket_) {
-    ucred cred{};
-    socklen_t size = sizeof cred;
     uv_os_fd_t fd = -1;
     uv_fileno(&handle_.handle, &fd);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) == 0) {
-      peer_ = "unix:pid=" + std::to_string(cred.pid) + ",uid=" + std::to_string(cred.uid);
+    credentials_ = unix_credentials(fd);
+    if (credentials_) {
+      peer_ = "unix:pid=" + std::to_string(credentials_->pid) +
+              ",uid=" + std::to_string(credentials_->uid);
     }
     return;
   }

@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,6 +42,7 @@ class Connection {
   void close();
   bool idle() const { return state_ == State::kReading && !parser_.started(); }
   const std::string& peer() const { return peer_; }
+  const std::optional<PeerCredentials>& credentials() const { return credentials_; }
 
  private:
   friend class ConnectionExchange;
@@ -87,6 +89,7 @@ class Connection {
   uv_shutdown_t shutdown_;
   const bool unix_socket_;
   std::string peer_;
+  std::optional<PeerCredentials> credentials_;
   RequestParser parser_;
   State state_ = State::kReading;
   std::string pending_;  // read and not yet parsed

@@ -8,7 +8,10 @@
 namespace tensorfold::http {
 
 ConnectionExchange::ConnectionExchange(Connection& connection, Request request)
-    : connection_(&connection), request_(std::move(request)), peer_(connection.peer()) {}
+    : connection_(&connection),
+      request_(std::move(request)),
+      peer_(connection.peer()),
+      credentials_(connection.credentials()) {}
 
 void ConnectionExchange::respond(Response response) {
   TF_CHECK_MSG(phase_ == Phase::kOpen, "a request is answered once");

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "daemon/http/message.h"
@@ -16,6 +17,9 @@ class ConnectionExchange final : public Exchange {
 
   Request& request() override { return request_; }
   std::string peer() const override { return peer_; }
+  const PeerCredentials* credentials() const override {
+    return credentials_ ? &*credentials_ : nullptr;
+  }
   void respond(Response response) override;
   void begin_stream(Response head) override;
   void write(std::string_view bytes) override;
@@ -32,6 +36,7 @@ class ConnectionExchange final : public Exchange {
   Connection* connection_;
   Request request_;
   std::string peer_;
+  std::optional<PeerCredentials> credentials_;
   Phase phase_ = Phase::kOpen;
   std::function<void()> on_gone_;
 };

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/http/credentials.h"
+
 namespace tensorfold::http {
 
 enum class Method : unsigned char { kGet, kHead, kPost, kPut, kPatch, kDelete, kOptions, kOther };
@@ -51,6 +53,7 @@ class Exchange {
   virtual ~Exchange() = default;
   virtual Request& request() = 0;
   virtual std::string peer() const = 0;  // "127.0.0.1:51234", or "unix:pid=12,uid=0"
+  virtual const PeerCredentials* credentials() const { return nullptr; }  // Unix sockets only
   virtual void respond(Response response) = 0;
   virtual void begin_stream(Response head) = 0;  // its body is ignored
   virtual void write(std::string_view bytes) = 0;

@@ -15,6 +15,7 @@ constexpr Event kEvents[] = {
     {"draining", "9138bc5fde0a31620e33047a5b3f1a11"},
     {"drain_timeout", "d2fb40fe0879fea8b34c96a2da5ce622"},
     {"stopped", "32e1fd8502ff59139d3e6a8aafc9aff4"},
+    {"control_change", "25e51f8ce442410594de2a4f273b6273"},
     {"request_done", "79fc9c22b32149810aa1ea8d277885c3"},
 };
 

@@ -98,4 +98,6 @@ LogLevel level_of(std::string_view name) {
   return LogLevel::kDebug;
 }
 
+std::string_view name_of(LogLevel level) { return level_word(level); }
+
 }  // namespace tensorfold::log

@@ -23,6 +23,7 @@ class JournalLog final : public LogSink {
  public:
   explicit JournalLog(Form form, int fd = 2) : form_(form), fd_(fd) {}
 
+  LogLevel level() const { return level_.load(std::memory_order_relaxed); }
   void set_level(LogLevel level) { level_.store(level, std::memory_order_relaxed); }
   void write(LogLevel level, std::string_view message,
              std::initializer_list<LogField> fields) override;
@@ -38,5 +39,6 @@ class JournalLog final : public LogSink {
 
 // "info" -> kInfo; the configuration has checked the name.
 LogLevel level_of(std::string_view name);
+std::string_view name_of(LogLevel level);
 
 }  // namespace tensorfold::log
