@@ -4,10 +4,7 @@ import json
 import os
 import pwd
 import shutil
-import signal
 import subprocess
-import threading
-import time
 
 import pytest
 
