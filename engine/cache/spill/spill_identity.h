@@ -1,0 +1,31 @@
+// SpillIdentity: whose bits a file on disk holds. Two engines may share files exactly when every
+// field is equal; the digest of all fields is in each file's header and names its folder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/cache/block_digest.h"
+
+namespace tensorfold {
+
+// Bumped by hand whenever a kernel change moves any bit of cached state; the test
+// engine/cache/spill/numeric_revision fails when the bits moved and this did not.
+inline constexpr uint32_t kNumericRevision = 1;
+
+struct SpillIdentity {
+  std::string model_fingerprint;  // weights and configuration
+  std::string formats;            // of blocks and rings, with their sizes
+  uint32_t numeric_revision = kNumericRevision;
+  std::string device;         // "cpu", "sm_121"
+  std::string prefill;        // "exact", "replay"
+  bool reuse_replies = true;  // whether rows of replies may stand in for prompt rows
+  std::string index_scores;   // precision, empty: the default
+  int32_t world_size = 1;
+  int32_t rank = 0;
+
+  // SHA-256 over type-tagged, length-prefixed fields.
+  BlockDigest digest() const;
+};
+
+}  // namespace tensorfold

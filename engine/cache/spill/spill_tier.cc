@@ -1,0 +1,317 @@
+// The engine thread's side of the spill tier: what comes in and goes out. What results of io jobs
+// mean is in spill_results.cc.
+#include "engine/cache/spill/spill_tier.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "engine/base/check.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr int64_t kWarningEveryUs = 10'000'000;
+constexpr int64_t kSecondUs = 1'000'000;
+constexpr int64_t kTouchEveryUs = 60 * kSecondUs;
+
+}  // namespace
+
+SpillTier::SpillTier(SpillOptions options, FileSystem& files, const Clock& clock, LogSink& log,
+                     MakeIo make_io)
+    : options_(std::move(options)), clock_(clock), log_(log), health_(log) {
+  stats_.bytes_max = options_.bytes_max;
+  if (options_.root.empty() || options_.bytes_max <= 0) {
+    index_read_ = true;
+    return;
+  }
+  open_folder(files, make_io);
+}
+
+SpillTier::~SpillTier() = default;
+
+void SpillTier::open_folder(FileSystem& files, MakeIo make_io) {
+  folder_name_ =
+      "v" + std::to_string(kSpillFormatVersion) + "-" + options_.identity.hex().substr(0, 16);
+  SpillPlace place;
+  place.root = options_.root;
+  place.folder = options_.root + "/" + folder_name_;
+  place.identity = options_.identity;
+  place.free_bytes_min = options_.free_bytes_min;
+  const auto open = [&]() -> Status {
+    TF_RETURN_IF_ERROR(files.make_folder(place.root));
+    TF_ASSIGN_OR_RETURN(lock_, files.lock(place.root + "/lock"));
+    TF_RETURN_IF_ERROR(files.make_folder(place.folder));
+    return files.sync_folder(place.root);
+  };
+  const Status status = open();
+  if (!status.ok()) {
+    lock_.reset();
+    index_read_ = true;
+    health_.turn_off_for_good(
+        status.reason() == kReasonLocked ? "another process uses " + place.root : status.message());
+    return;
+  }
+  index_begun_us_ = clock_.monotonic_us();
+  io_ = make_io(files, std::move(place), clock_);
+  submit(ListJob{});
+}
+
+void SpillTier::submit(SpillWork work) {
+  SpillJob job;
+  job.id = next_job_++;
+  job.work = std::move(work);
+  ++jobs_out_;
+  io_->submit(std::move(job));
+}
+
+// Names are from the folder of this identity, or from the root when they have a folder in front.
+void SpillTier::remove(const SpillGone& gone, bool tell) {
+  if (tell) {
+    for (const CacheNote& note : gone.notes) events_.push_back({TierEvent::Kind::kGone, note, 0});
+  }
+  if (gone.files.empty()) return;
+  RemoveJob job;
+  for (const std::string& file : gone.files)
+    job.paths.push_back(file.find('/') == std::string::npos ? folder_name_ + "/" + file : file);
+  submit(std::move(job));
+}
+
+void SpillTier::warn(const std::string& text) {
+  const int64_t now = clock_.monotonic_us();
+  if (now < quiet_until_us_) {
+    ++unsaid_;
+    return;
+  }
+  quiet_until_us_ = now + kWarningEveryUs;
+  const std::string more = unsaid_ > 0 ? " (and " + std::to_string(unsaid_) + " more before)" : "";
+  unsaid_ = 0;
+  log_.warning("disk cache: " + text + more, {{"TF_EVENT", "spill_damaged"}});
+}
+
+// ---------------------------------------------------------------- out
+
+bool SpillTier::spill(const CacheNote& note, std::span<const int32_t> ids,
+                      std::span<const int32_t> engram_ids, std::span<const std::byte> bytes) {
+  if (disabled()) return false;
+  const auto size = static_cast<int64_t>(bytes.size());
+  SpillEntry entry;
+  entry.note = note;
+  entry.bytes = size;
+  if (!index_read_ || !health_.on() || jobs_out_ >= kSpillJobsMax || size < 1 ||
+      size > kSpillRecordBytesMax || 4 * size > options_.bytes_max ||
+      queued_bytes_ + entry.record_bytes() > options_.queue_bytes_max) {
+    ++stats_.not_taken;
+    return false;
+  }
+  const SpillIndex::Place* known = index_.find(key_of(note));
+  if (known != nullptr) {
+    const SpillEntry& e = index_.header(known->file).entries[known->entry];
+    events_.push_back({TierEvent::Kind::kStored, e.note, e.fingerprint});
+    return true;
+  }
+  if (pending_.count(key_of(note)) != 0) return true;
+  PageBuffer record = encode_record(note, ids, engram_ids, bytes);
+  if (record.empty()) {
+    ++stats_.not_taken;
+    return false;
+  }
+  const bool block = note.kind == CacheNote::Kind::kBlock;
+  if (!group_.records.empty()) {
+    const CacheNote& last = group_.header.entries.back().note;
+    const bool follows = block && note.before == last.name &&
+                         note.first_position == last.first_position + kBlockPositions &&
+                         last.positions == kBlockPositions;
+    if (!follows) close_group();
+  }
+  if (group_.records.empty()) group_since_us_ = clock_.monotonic_us();
+  queued_bytes_ += record.size();
+  pending_.insert(key_of(note));
+  group_.header.entries.push_back(std::move(entry));
+  group_.records.push_back(std::move(record));
+  if (!block || note.positions < kBlockPositions ||
+      group_.records.size() == static_cast<size_t>(kSpillRecordsMax))
+    close_group();
+  return true;
+}
+
+void SpillTier::close_group() {
+  if (group_.records.empty()) return;
+  group_.header.identity = options_.identity;
+  group_.used_us = clock_.unix_us();
+  submit_write(std::exchange(group_, {}));
+}
+
+void SpillTier::submit_write(WriteJob job) {
+  if (writes_out_++ == 0) write_progress_us_ = clock_.monotonic_us();
+  submit(std::move(job));
+}
+
+// ---------------------------------------------------------------- in
+
+void SpillTier::stage(const CacheNote& note) {
+  const RecordKey key = key_of(note);
+  if (staged_.count(key) != 0) {
+    if (staged(key.name, key.kind) != Staged::kMissing) return;
+    unstage(key.name, key.kind);
+  }
+  if (disabled()) return;
+  const SpillIndex::Place* place = index_.find(key);
+  if (place == nullptr) {
+    ++stats_.missed;
+    return;
+  }
+  const SpillHeader& header = index_.header(place->file);
+  const int64_t bytes = header.entries[place->entry].record_bytes();
+  if (staged_bytes_ + bytes > options_.staged_bytes_max || jobs_out_ >= kSpillJobsMax) {
+    ++stats_.missed;
+    return;
+  }
+  StagedRecord& s = staged_[key];
+  s.bytes = bytes;
+  staged_bytes_ += bytes;
+  // Everything that was asked for before comes first.
+  s.deadline_us =
+      clock_.monotonic_us() + kSpillReadWaitUs + staged_bytes_ * kSecondUs / kSpillSlowBytesPerS;
+  if (reads_.empty() || reads_.back().header.file_name() != header.file_name())
+    reads_.push_back({header, {}});
+  reads_.back().entries.push_back(place->entry);
+  if (!header.blocks()) {
+    const int64_t now = clock_.unix_us();
+    if (index_.used_us(place->file) + kTouchEveryUs < now)
+      submit(TouchJob{header.file_name(), now});
+    index_.use(place->file, now);
+  }
+}
+
+void SpillTier::submit_reads() {
+  for (ReadJob& job : reads_) submit(std::move(job));
+  reads_.clear();
+}
+
+CacheTier::Staged SpillTier::staged(const BlockDigest& name, CacheNote::Kind kind) const {
+  const auto at = staged_.find({name, kind});
+  if (at == staged_.end()) return Staged::kMissing;
+  const StagedRecord& s = at->second;
+  if (s.state == Staged::kReading && clock_.monotonic_us() > s.deadline_us) return Staged::kMissing;
+  return s.state;
+}
+
+const CacheRecord* SpillTier::record(const BlockDigest& name, CacheNote::Kind kind) const {
+  const auto at = staged_.find({name, kind});
+  if (at == staged_.end() || at->second.state != Staged::kReady) return nullptr;
+  return &at->second.record;
+}
+
+void SpillTier::unstage(const BlockDigest& name, CacheNote::Kind kind) {
+  const auto at = staged_.find({name, kind});
+  if (at == staged_.end()) return;
+  staged_bytes_ -= at->second.bytes;
+  staged_.erase(at);
+}
+
+// ---------------------------------------------------------------- turns
+
+void SpillTier::poll() {
+  if (disabled()) return;
+  if (!group_.records.empty() && clock_.monotonic_us() - group_since_us_ >= kSpillGroupWaitUs)
+    close_group();
+  submit_reads();
+  for (SpillDone& done : io_->take_done()) on_done(done);
+  check_times();
+}
+
+void SpillTier::check_times() {
+  const int64_t now = clock_.monotonic_us();
+  if (health_.on() && writes_out_ > 0 && now - write_progress_us_ > kSpillStuckUs) {
+    health_.turn_off("the disk is too slow: no file was written in " +
+                         std::to_string(kSpillStuckUs / kSecondUs) + " s",
+                     now);
+    io_->drop_writes();
+  }
+  if (health_.due(now)) {
+    if (writes_out_ > 0) {
+      health_.turn_off(health_.reason(), now);  // still stuck: wait longer
+    } else {
+      health_.try_again();
+      if (!index_read_ && headers_left_ == 0) submit(ListJob{});
+    }
+  }
+  for (auto it = staged_.begin(); it != staged_.end();) {
+    StagedRecord& s = it->second;
+    if (now <= s.deadline_us) {
+      ++it;
+      continue;
+    }
+    if (s.state == Staged::kReading) {
+      ++stats_.missed;
+      ++stats_.read_errors;
+      if (health_.on()) health_.turn_off("the disk is too slow to read from", now);
+    }
+    staged_bytes_ -= s.bytes;
+    it = staged_.erase(it);
+  }
+}
+
+std::vector<TierEvent> SpillTier::take_events() {
+  poll();
+  return std::exchange(events_, {});
+}
+
+void SpillTier::flush() {
+  if (disabled()) return;
+  for (const SpillEntry& e : group_.header.entries)
+    events_.push_back({TierEvent::Kind::kGone, e.note, 0});
+  for (const PageBuffer& r : group_.records) queued_bytes_ -= r.size();
+  group_ = {};
+  pending_.clear();
+  io_->drop_writes();
+  first_valid_job_ = next_job_;
+  SpillGone gone;
+  index_.clear(gone);
+  remove(gone);
+}
+
+// ---------------------------------------------------------------- start and stop
+
+bool SpillTier::wait_for_index(int64_t wait_us) {
+  const int64_t end = clock_.monotonic_us() + wait_us;
+  while (!index_read_ && health_.on()) {
+    poll();
+    if (index_read_ || clock_.monotonic_us() >= end) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return index_read_;
+}
+
+bool SpillTier::finish_writing(int64_t wait_us) {
+  if (disabled()) return true;
+  close_group();
+  const int64_t end = clock_.monotonic_us() + wait_us;
+  while (true) {
+    poll();
+    if (io_->waiting() == 0 && writes_out_ == 0) return true;
+    if (clock_.monotonic_us() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+SpillStats SpillTier::stats() const {
+  SpillStats s = stats_;
+  using State = SpillStats::State;
+  s.state = disabled()      ? State::kOff
+            : !health_.on() ? State::kPaused
+            : !index_read_  ? State::kReadingIndex
+                            : State::kOn;
+  s.reason = health_.reason();
+  s.files = index_.files();
+  s.records = index_.records();
+  s.bytes = index_.bytes();
+  s.queued_bytes = queued_bytes_;
+  s.staged_bytes = staged_bytes_;
+  s.times_off = health_.times_off();
+  return s;
+}
+
+}  // namespace tensorfold
