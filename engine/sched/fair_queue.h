@@ -5,7 +5,7 @@
 // line's first one waits for at most one turn of each other client, however long their lines are.
 // Foreground lines go before background ones, but after kForegroundTurnsMax foreground turns in a
 // row a background sequence that waited through them all is next by right.
-// Whose turn it is does not change while it waits for memory, whatever arrives: bounded overtaking.
+// What waits for memory keeps its turn: it too is overtaken at most once by each client.
 #pragma once
 
 #include <cstdint>
