@@ -129,10 +129,7 @@ class RandomLife {
         BOOST_REQUIRE(planner_.remove(*queued_.begin()));
         queued_.erase(queued_.begin());
       }
-      for (const Admitted& a : planner_.admit()) {
-        BOOST_REQUIRE(queued_.erase(a.request) == 1);
-        BOOST_REQUIRE(active_.emplace(a.slot, a.request).second);
-      }
+      admit();
       if (planner_.has_work()) one_step();
     }
     BOOST_REQUIRE(active_.empty() && queued_.empty());
@@ -152,6 +149,18 @@ class RandomLife {
     queued_.insert(next_++);
   }
 
+  void admit() {
+    const std::vector<Admitted> admitted = planner_.admit();
+    for (const SetAside& s : planner_.set_aside()) {
+      BOOST_REQUIRE(active_.erase(s.slot) == 1);
+      BOOST_REQUIRE(queued_.insert(s.request).second);
+    }
+    for (const Admitted& a : admitted) {
+      BOOST_REQUIRE(queued_.erase(a.request) == 1);
+      BOOST_REQUIRE(active_.emplace(a.slot, a.request).second);
+    }
+  }
+
   void one_step() {
     std::vector<DraftChoice> choices;
     for (const auto& [slot, request] : active_) {
@@ -164,12 +173,14 @@ class RandomLife {
     BOOST_REQUIRE_MESSAGE(decoded.ok(), decoded.status().message());
     digests_.push_back(step_plan_digest(plan));
     model_.apply(plan);
-    int prompt_rows = 0;
+    int filled = 0;  // prompts, and replies that are fed again
     for (const Slice& s : plan.slices) {
-      if (s.row_class == RowClass::kPrompt) prompt_rows += s.rows;
+      const bool replayed = s.source == TokenSource::kGiven && s.rows > kGivenRowsMax;
+      if (s.row_class == RowClass::kPrompt || replayed) filled += s.rows;
     }
-    BOOST_REQUIRE(prompt_rows <= options_.prefill_rows);
-    BOOST_REQUIRE(plan.slices.size() == active_.size() || prompt_rows == options_.prefill_rows);
+    BOOST_REQUIRE(filled <= options_.prefill_rows);
+    for (const auto& [slot, request] : active_)
+      BOOST_REQUIRE(slice_of(plan, slot) || !planner_.generating(slot));
     for (const Slice& s : plan.slices) commit(plan, s.slot);
     if (!active_.empty() && rng_() % 10 == 0) close(active_.begin()->first);
   }
@@ -363,7 +374,7 @@ BOOST_AUTO_TEST_CASE(queue_keeps_its_order_and_foreground_goes_first) {
   BOOST_TEST(admitted[0].request == 3U);
   BOOST_TEST(admitted[1].request == 1U);
   // What waits for memory is not overtaken by what would fit.
-  planner.close(admitted[0].slot);
+  planner.close(admitted[1].slot);
   planner.enqueue(spec(4, 900, 100));
   planner.enqueue(spec(5, 10, 10));
   BOOST_TEST(planner.admit().empty());
@@ -372,37 +383,144 @@ BOOST_AUTO_TEST_CASE(queue_keeps_its_order_and_foreground_goes_first) {
   BOOST_TEST(planner.admit().size() == 1U);
 }
 
-BOOST_AUTO_TEST_CASE(a_cached_prefix_is_not_computed_again) {
-  class OneMatch final : public CacheIndex {
-   public:
-    PrefixMatch match(std::span<const int32_t> prompt, std::string_view salt) override {
-      if (prompt.size() <= 512 || salt != "a") return {};
-      return {512, {8, 9}, 77};
-    }
-  } cache;
+BOOST_AUTO_TEST_CASE(background_gives_way_and_goes_on_where_it_was) {
+  PlannerOptions options;
+  options.slots = 2;
+  options.prefill_rows = 64;
+  options.pool_blocks = 6;
+  EmptyCacheIndex cache;
+  Planner planner(options, cache);
+  planner.enqueue(spec(1, 100, 200, true));
+  planner.enqueue(spec(2, 300, 200, true));
+  BOOST_REQUIRE(planner.admit().size() == 2U);
+  for (int step = 0; step < 30; ++step) commit_plain(planner, planner.plan({}, {}, 0));
+  const int64_t replied = 200 - planner.reply_left(0);
+  BOOST_REQUIRE(replied > kGivenRowsMax);
+  // A slot is enough: the one that has computed least goes, the other stays.
+  planner.enqueue(spec(3, 50, 10));
+  auto admitted = planner.admit();
+  BOOST_REQUIRE(planner.set_aside().size() == 1U);
+  BOOST_TEST(planner.set_aside()[0].request == 1U);
+  BOOST_REQUIRE(admitted.size() == 1U);
+  BOOST_TEST(admitted[0].request == 3U);
+  BOOST_TEST(!admitted[0].resumed);
+  commit_plain(planner, planner.plan({}, {}, 0));
+  planner.close(admitted[0].slot);
+  admitted = planner.admit();
+  BOOST_REQUIRE(admitted.size() == 1U);
+  BOOST_TEST(admitted[0].request == 1U);
+  BOOST_TEST(admitted[0].resumed);
+  BOOST_TEST(planner.set_aside().empty());
+  // Its prompt is filled as before; its reply follows as generated rows, sampled behind the last.
+  const SlotId slot = admitted[0].slot;
+  BOOST_TEST(planner.fill_left(slot) == 100 + replied);
+  int64_t prompt_rows = 0;
+  int64_t reply_rows = 0;
+  const SampleSpec* sample = nullptr;
+  StepPlan plan;
+  while (sample == nullptr) {
+    plan = planner.plan({}, {}, 0);
+    const Slice* s = slice_of(plan, slot);
+    BOOST_REQUIRE(s);
+    BOOST_TEST((s->source == TokenSource::kGiven));
+    (s->row_class == RowClass::kPrompt ? prompt_rows : reply_rows) += s->rows;
+    for (const SampleSpec& x : plan.samples) sample = x.slot == slot ? &x : sample;
+    BOOST_TEST((s->logits_rows == 1) == (sample != nullptr));
+    commit_plain(planner, plan);
+  }
+  BOOST_TEST(prompt_rows == 100);
+  BOOST_TEST(reply_rows == replied);
+  BOOST_TEST(sample->position == 100 + replied);
+  BOOST_TEST(sample->reply_position == 100);
+  BOOST_TEST(planner.reply_left(slot) == 200 - replied - 1);
+}
+
+BOOST_AUTO_TEST_CASE(background_that_gave_way_often_enough_stays) {
   PlannerOptions options;
   options.slots = 1;
-  options.pool_blocks = 8;  // blocks 8 and 9 are the cache's own
+  options.pool_blocks = 2;
+  EmptyCacheIndex cache;
   Planner planner(options, cache);
-  SequenceSpec s = spec(1, 600, 10);
+  planner.enqueue(spec(1, 10, 100, true));
+  uint64_t next = 2;
+  for (int round = 0; round <= kSetAsideMax; ++round) {
+    auto admitted = planner.admit();
+    BOOST_REQUIRE(admitted.size() == 1U);
+    BOOST_REQUIRE(admitted[0].request == 1U);
+    commit_plain(planner, planner.plan({}, {}, 0));
+    planner.enqueue(spec(next, 10, 10));
+    admitted = planner.admit();
+    BOOST_TEST(planner.set_aside().size() == (round < kSetAsideMax ? 1U : 0U));
+    if (round == kSetAsideMax) break;
+    BOOST_REQUIRE(admitted.size() == 1U);
+    BOOST_REQUIRE(admitted[0].request == next++);
+    commit_plain(planner, planner.plan({}, {}, 0));
+    planner.close(0);
+  }
+  BOOST_TEST(planner.waiting() == 1);  // the last foreground one waits for it
+}
+
+// Keeps the whole blocks of the sequence that ended first, and the block behind them as a tail of
+// 88 positions; says that they hold the prefix of every longer prompt of salt "a".
+class OnePrefix final : public EmptyCacheIndex {
+ public:
+  PrefixMatch match(const PrefixQuery& query) override {
+    if (query.ids.size() <= 601 || query.salt != "a" || blocks.empty()) return {};
+    return {600, blocks, tail, 77, 601};
+  }
+  void close(const SequenceView& s, bool whole, BlockLedger& ledger, CacheCommands&) override {
+    BOOST_TEST(whole);
+    if (!blocks.empty()) return;
+    blocks.assign(s.blocks.begin(), s.blocks.begin() + 2);
+    tail = s.blocks[2];
+    for (const BlockId b : s.blocks.first(3)) ledger.keep(b);
+  }
+  std::vector<BlockId> blocks;
+  BlockId tail = -1;
+};
+
+BOOST_AUTO_TEST_CASE(a_cached_prefix_is_not_computed_again) {
+  OnePrefix cache;
+  PlannerOptions options;
+  options.slots = 1;
+  options.pool_blocks = 8;
+  Planner planner(options, cache);
+  planner.enqueue(spec(1, 600, 10));
+  BOOST_REQUIRE(planner.admit().size() == 1U);
+  (void)planner.plan({}, {}, 0);
+  planner.advance(0, std::vector<int32_t>{1}, 0);
+  planner.close(0);
+  BOOST_TEST(planner.ledger().used() == 0);
+  BOOST_TEST(planner.ledger().cached() == 3);
+  (void)planner.plan({}, {}, 0);
+
+  SequenceSpec s = spec(2, 700, 10);
   s.cache_salt = "a";
   planner.enqueue(std::move(s));
   const auto admitted = planner.admit();
   BOOST_REQUIRE(admitted.size() == 1U);
-  BOOST_TEST(admitted[0].cached_positions == 512);
+  BOOST_TEST(admitted[0].cached_positions == 600);
   const StepPlan plan = planner.plan({}, {}, 0);
-  BOOST_REQUIRE(plan.commands.size() == 5U);
-  BOOST_TEST((plan.commands[0].kind == CacheCommand::Kind::kOpenSlot));
-  BOOST_TEST(plan.commands[1].block == 8);
-  BOOST_TEST((plan.commands[3].kind == CacheCommand::Kind::kRestore));
-  BOOST_TEST(plan.commands[3].value == 77);
-  BOOST_TEST(plan.slices[0].first_position == 512);
-  BOOST_TEST(plan.slices[0].rows == 88);
-  BOOST_TEST(plan.tokens[0] == (31 + 512) % 1000);
-  BOOST_TEST(planner.ledger().used() == 1);  // its own, for positions 512..599
+  using Kind = CacheCommand::Kind;
+  const Kind kinds[] = {Kind::kOpenSlot,    Kind::kAppendBlock, Kind::kAppendBlock,
+                        Kind::kAppendBlock, Kind::kCopyBlock,   Kind::kRestore,
+                        Kind::kTruncate};
+  BOOST_REQUIRE(plan.commands.size() == std::size(kinds));
+  for (size_t i = 0; i < std::size(kinds); ++i) BOOST_TEST((plan.commands[i].kind == kinds[i]));
+  BOOST_TEST(plan.commands[1].block == cache.blocks[0]);
+  BOOST_TEST(plan.commands[3].block == plan.commands[4].block);
+  BOOST_TEST(plan.commands[4].block != cache.tail);
+  BOOST_TEST(plan.commands[4].value == cache.tail);
+  BOOST_TEST(plan.commands[5].value == 77);
+  BOOST_TEST(plan.commands[6].value == 600);
+  BOOST_TEST(plan.slices[0].first_position == 600);
+  BOOST_TEST(plan.slices[0].rows == 100);
+  BOOST_TEST(plan.tokens[0] == (31 * 2 + 600) % 1000);
+  BOOST_TEST(planner.ledger().used() == 3);  // two shared, one its own
   planner.advance(0, std::vector<int32_t>{1}, 0);
   planner.close(0);
   BOOST_TEST(planner.ledger().used() == 0);
+  BOOST_TEST(planner.ledger().cached() == 3);
   BOOST_TEST(planner.ledger().promised() == 0);
 }
 
