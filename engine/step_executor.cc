@@ -30,8 +30,10 @@ Status StepExecutor::run(const StepPlan& plan, std::vector<SampledTokens>& resul
   return draft_tokens(plan, results);
 }
 
-// The model applies the commands to its own state; here are only the ids.
+// The model applies the commands to its own state; here are only the ids, which it knows of a
+// sequence that starts behind a cached prefix.
 Status StepExecutor::apply_commands(const StepPlan& plan) {
+  std::vector<SlotId> restored;
   for (const CacheCommand& c : plan.commands) {
     Slot& slot = slots_[static_cast<size_t>(c.slot)];
     switch (c.kind) {
@@ -45,11 +47,20 @@ Status StepExecutor::apply_commands(const StepPlan& plan) {
         slot.history.clear();
         slot.left.clear();
         break;
-      case CacheCommand::Kind::kAppendBlock:
+      case CacheCommand::Kind::kTruncate:
+      case CacheCommand::Kind::kRestore:
+        if (!slot.open) return bad_plan(plan, c.slot, "is restored but not open");
+        restored.push_back(c.slot);
         break;
       default:
-        return bad_plan(plan, c.slot, "cache command of a kind that this version does not run");
+        break;
     }
+  }
+  TF_RETURN_IF_ERROR(model_.apply(plan));
+  for (const SlotId slot : restored) {
+    TokenHistory& history = slots_[static_cast<size_t>(slot)].history;
+    history.clear();
+    history.write(0, model_.ids(slot));
   }
   return ok_status();
 }

@@ -68,6 +68,15 @@ size_t BlockDigestHash::operator()(const BlockDigest& d) const {
   return value;
 }
 
+std::vector<ImageSpan> images_in(std::span<const ImageSpan> images, int64_t first, int64_t end) {
+  std::vector<ImageSpan> out;
+  for (const ImageSpan& image : images) {
+    if (image.first_position < end && image.first_position + image.rows > first)
+      out.push_back(image);
+  }
+  return out;
+}
+
 BlockDigest root_digest(std::string_view salt) {
   std::vector<uint8_t> bytes;
   put_text(bytes, kRootTag);

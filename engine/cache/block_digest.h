@@ -70,6 +70,9 @@ struct BlockText {
   std::vector<ImageSpan> images;  // that overlap it, ascending
 };
 
+// Those that overlap positions [first, end).
+std::vector<ImageSpan> images_in(std::span<const ImageSpan> images, int64_t first, int64_t end);
+
 BlockDigest root_digest(std::string_view salt);
 BlockDigest block_digest(const BlockDigest& before, const BlockText& text);
 

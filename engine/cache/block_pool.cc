@@ -14,6 +14,8 @@ Result<BlockPool> BlockPool::create(int64_t blocks, int64_t block_bytes, Device&
   if (pool.memory_ == nullptr)
     return unavailable("no memory for a cache pool of " + std::to_string(blocks * block_bytes) +
                        " bytes");
+  pool.ids_ = allocate_array<int32_t>(cpu_device(), blocks * 2 * kBlockPositions);
+  if (pool.ids_ == nullptr) return unavailable("no memory for the ids of the cache pool");
   pool.block_bytes_ = block_bytes;
   pool.references_.assign(static_cast<size_t>(blocks), 0);
   return pool;

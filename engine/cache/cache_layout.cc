@@ -1,6 +1,7 @@
 // Arithmetic of the cache's layout (engine/cache/cache_layout.h).
 #include "engine/cache/cache_layout.h"
 
+#include <algorithm>
 #include <string>
 
 #include "kernels/formats.h"
@@ -32,11 +33,21 @@ const CacheSource* CacheLayout::source(int layer) const {
 }
 
 int64_t CacheLayout::bytes() const {
-  return pool_blocks * block_bytes + slots * (rings() * ring_bytes + pair_floats * 4);
+  return pool_blocks * block_bytes + slots * (rings() * ring_bytes + pair_floats * 4) +
+         snapshot_units * snapshot_unit_bytes();
+}
+
+int64_t CacheLayout::snapshot_unit_bytes() const {
+  return aligned(decoder_start * ring_bytes + pair_floats * 4);
+}
+
+int32_t CacheLayout::full_snapshot_units() const {
+  const int64_t unit = snapshot_unit_bytes();
+  return static_cast<int32_t>((rings() * ring_bytes + pair_floats * 4 + unit - 1) / unit);
 }
 
 Result<CacheLayout> make_cache_layout(const ModelConfig& config, int slots, int64_t context,
-                                      int64_t pool_blocks) {
+                                      int64_t pool_blocks, int64_t snapshot_bytes) {
   CacheLayout l;
   l.slots = slots;
   l.context = context > 0 ? context : config.max_positions;
@@ -67,6 +78,7 @@ Result<CacheLayout> make_cache_layout(const ModelConfig& config, int slots, int6
     }
     l.sources.push_back(s);
   }
+  l.snapshot_units = std::min(kSnapshotUnitsMax, snapshot_bytes / l.snapshot_unit_bytes());
   return l;
 }
 

@@ -19,6 +19,7 @@ namespace tensorfold {
 inline constexpr int kCacheSlotsMax = kSequencesMax;
 inline constexpr int64_t kCacheContextMax = int64_t{1} << 24;  // positions per sequence
 inline constexpr int64_t kPoolBlocksMax = int64_t{1} << 22;
+inline constexpr int64_t kSnapshotUnitsMax = 16384;
 
 struct CacheSource {
   int layer = 0;
@@ -43,15 +44,19 @@ struct CacheLayout {
   int64_t ring_bytes = 0;   // one ring
   int64_t pair_floats = 0;  // pair rings of one sequence
   int64_t block_bytes = 0;
+  int64_t snapshot_units = 0;        // of the snapshot store, one encoder snapshot each
   std::vector<CacheSource> sources;  // ascending by layer
 
   int rings() const { return layers + stages; }
   const CacheSource* source(int layer) const;  // nullptr: owns no entries
-  int64_t bytes() const;                       // pool and rings of all slots
+  int64_t bytes() const;                       // pool, rings of all slots, snapshots
+  int64_t snapshot_unit_bytes() const;         // an encoder snapshot
+  int32_t full_snapshot_units() const;         // of a snapshot with all rings
 };
 
 // context 0: the model's maximum. pool_blocks 0: what all slots need for their whole context.
+// snapshot_bytes: of memory for snapshots; as many units as fit.
 Result<CacheLayout> make_cache_layout(const ModelConfig& config, int slots, int64_t context,
-                                      int64_t pool_blocks);
+                                      int64_t pool_blocks, int64_t snapshot_bytes = 0);
 
 }  // namespace tensorfold

@@ -51,6 +51,8 @@ Result<SequenceCache> SequenceCache::create(const CacheLayout& layout, Device& d
   TF_ASSIGN_OR_RETURN(cache.pool_,
                       BlockPool::create(layout.pool_blocks, layout.block_bytes, device));
   cache.slots_.reserve(static_cast<size_t>(layout.slots));
+  TF_ASSIGN_OR_RETURN(cache.snapshots_, SnapshotStore::create(layout));
+  cache.staging_.resize(static_cast<size_t>(layout.block_bytes));
   for (int i = 0; i < layout.slots; ++i) {
     TF_ASSIGN_OR_RETURN(SequenceState state, SequenceState::create(layout, device));
     cache.slots_.push_back(std::move(state));
@@ -68,14 +70,19 @@ const SequenceState* SequenceCache::find(SlotId slot) const {
   return s.open() ? &s : nullptr;
 }
 
-Status SequenceCache::apply(const CacheCommand& c) {
+Status SequenceCache::apply(const CacheCommand& c, std::span<const CacheNote> notes) {
   using Kind = CacheCommand::Kind;
   const std::string where = std::string(command_name(c.kind)) + ", slot " + std::to_string(c.slot);
   if (c.kind == Kind::kOpenSlot) return open_slot(c.slot);
   if (c.kind == Kind::kDropSnapshot) return snapshots_.drop(c.value);
   if (c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock || c.kind == Kind::kSpillSnapshot ||
-      c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage)
-    return unsupported(where + ": this engine keeps no blocks on disk");
+      c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage) {
+    if (tier_ == nullptr) return unsupported(where + ": this engine keeps no blocks on disk");
+    if (c.value < 0 || static_cast<size_t>(c.value) >= notes.size())
+      return invalid_argument(where + ": there is no note " + std::to_string(c.value));
+    const Status status = use_tier(c, notes[static_cast<size_t>(c.value)]);
+    return status.ok() ? status : status.with_context(where);
+  }
   SequenceState* state = find(c.slot);
   if (state == nullptr) return invalid_argument(where + ": the slot is not open");
   Status status;
@@ -90,10 +97,13 @@ Status SequenceCache::apply(const CacheCommand& c) {
       status = state->truncate(c.value, layout_.window);
       break;
     case Kind::kSnapshot:
-      status = snapshots_.save(layout_, *state, c.block != 0, c.value, rings());
+      status = snapshot(*state, c.block != 0, c.value);
       break;
     case Kind::kRestore:
-      status = snapshots_.restore(layout_, c.value, *state, rings());
+      status = restore(*state, c.value);
+      break;
+    case Kind::kCopyBlock:
+      status = copy_block(*state, c.block, c.value);
       break;
     default:
       status = unsupported("unknown kind " + std::to_string(static_cast<int>(c.kind)));
@@ -128,6 +138,79 @@ Status SequenceCache::append_block(SequenceState& state, BlockId block) {
     return invalid_argument("the sequence holds all blocks of its context");
   pool_.add_reference(block);
   state.blocks().push_back(block);
+  return ok_status();
+}
+
+Status SequenceCache::copy_block(const SequenceState& state, BlockId to, int64_t from) {
+  const bool known = from >= 0 && from < pool_.blocks();
+  if (!known) return invalid_argument("there is no block " + std::to_string(from));
+  if (state.blocks().empty() || state.blocks().back() != to || pool_.references(to) != 1)
+    return invalid_argument("block " + std::to_string(to) + " is not the slot's own last one");
+  const auto source = static_cast<BlockId>(from);
+  const int64_t bytes = layout_.block_bytes;
+  TF_RETURN_IF_ERROR(rings().save(staging_.data(), pool_.bytes(source), bytes));
+  rings().restore(pool_.bytes(to), staging_.data(), bytes);
+  std::copy_n(pool_.ids(source), 2 * kBlockPositions, pool_.ids(to));
+  return ok_status();
+}
+
+Status SequenceCache::snapshot(SequenceState& state, bool encoder_only, int64_t number) {
+  if (static_cast<int64_t>(state.blocks().size()) * kBlockPositions < state.length())
+    return invalid_argument("the slot has fewer blocks than positions");
+  TF_RETURN_IF_ERROR(snapshots_.save(layout_, state, encoder_only, number, rings()));
+  state.write_ids(pool_);
+  return ok_status();
+}
+
+Status SequenceCache::restore(SequenceState& state, int64_t number) {
+  TF_RETURN_IF_ERROR(snapshots_.restore(layout_, number, state, rings()));
+  state.read_ids(pool_);
+  return ok_status();
+}
+
+// ---------------------------------------------------------------- the disk tier
+
+Status SequenceCache::use_tier(const CacheCommand& c, const CacheNote& note) {
+  using Kind = CacheCommand::Kind;
+  if (c.kind == Kind::kStage) {
+    tier_->stage(note);
+    return ok_status();
+  }
+  const bool of_block = c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock;
+  if (of_block && !pool_.valid(c.block))
+    return invalid_argument("there is no block " + std::to_string(c.block));
+  if (c.kind == Kind::kSpillBlock) return spill_block(c.block, note);
+  if (c.kind == Kind::kSpillSnapshot) {
+    TF_RETURN_IF_ERROR(snapshots_.export_record(layout_, c.block, record_));
+    (void)tier_->spill(note, {}, {}, record_);  // not taken: it stays unwritten
+    return ok_status();
+  }
+  const CacheRecord* record = tier_->record(note.name, note.kind);
+  if (record == nullptr) return data_loss("the record is not there");
+  const Status status = of_block ? fill_block(c.block, *record)
+                                 : snapshots_.import_record(layout_, c.block, record->bytes);
+  tier_->unstage(note.name, note.kind);
+  return status;
+}
+
+Status SequenceCache::spill_block(BlockId block, const CacheNote& note) {
+  const auto positions = static_cast<size_t>(note.positions);
+  TF_RETURN_IF_ERROR(rings().save(staging_.data(), pool_.bytes(block), layout_.block_bytes));
+  (void)tier_->spill(note, {pool_.ids(block), positions}, {pool_.engram_ids(block), positions},
+                     staging_);
+  return ok_status();
+}
+
+Status SequenceCache::fill_block(BlockId block, const CacheRecord& record) {
+  const auto positions = static_cast<size_t>(record.note.positions);
+  if (pool_.references(block) != 0)
+    return invalid_argument("block " + std::to_string(block) + " is in use");
+  if (static_cast<int64_t>(record.bytes.size()) != layout_.block_bytes ||
+      record.ids.size() != positions || record.engram_ids.size() != positions)
+    return data_loss("the record is not one of a block of this layout");
+  rings().restore(pool_.bytes(block), record.bytes.data(), layout_.block_bytes);
+  std::copy(record.ids.begin(), record.ids.end(), pool_.ids(block));
+  std::copy(record.engram_ids.begin(), record.engram_ids.end(), pool_.engram_ids(block));
   return ok_status();
 }
 

@@ -2,7 +2,8 @@
 // which a step plan changes them. Owned by the engine thread; allocates everything when created.
 //
 // Commands that can't be carried out are errors that name the command and leave the cache as it
-// was before that command. Commands with a CacheNote are refused here.
+// was before that command. Commands for the disk tier are refused when there is none; a record that
+// turns out not to be there or not to fit leaves its block or snapshot unusable, which is an error.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "engine/base/status.h"
 #include "engine/cache/block_pool.h"
 #include "engine/cache/cache_layout.h"
+#include "engine/cache/cache_tier.h"
 #include "engine/cache/sequence_state.h"
 #include "engine/cache/snapshot_store.h"
 #include "engine/sched/step_plan.h"
@@ -24,12 +26,15 @@ class SequenceCache {
   static Result<SequenceCache> create(const CacheLayout& layout, Device& device = cpu_device(),
                                       Stream* stream = nullptr);
 
-  Status apply(const CacheCommand& command);
+  // `notes`: of the plan.
+  Status apply(const CacheCommand& command, std::span<const CacheNote> notes = {});
+  void set_tier(CacheTier* tier) { tier_ = tier; }  // outlives the cache; nullptr: none
 
   const CacheLayout& layout() const { return layout_; }
   BlockPool& pool() { return pool_; }
   const BlockPool& pool() const { return pool_; }
-  int64_t bytes() const { return layout_.bytes() + snapshots_.bytes(); }
+  int64_t bytes() const { return layout_.bytes(); }
+  int64_t snapshot_bytes() const { return snapshots_.bytes(); }
 
   // nullptr: no such slot, or not open.
   SequenceState* find(SlotId slot);
@@ -44,6 +49,12 @@ class SequenceCache {
   Status close_slot(SequenceState& state);
   RingCopies rings() const { return {device_, stream_}; }
   Status append_block(SequenceState& state, BlockId block);
+  Status copy_block(const SequenceState& state, BlockId to, int64_t from);
+  Status snapshot(SequenceState& state, bool encoder_only, int64_t number);
+  Status restore(SequenceState& state, int64_t number);
+  Status use_tier(const CacheCommand& command, const CacheNote& note);
+  Status spill_block(BlockId block, const CacheNote& note);
+  Status fill_block(BlockId block, const CacheRecord& record);
 
   CacheLayout layout_;
   Device* device_ = nullptr;
@@ -51,6 +62,9 @@ class SequenceCache {
   BlockPool pool_;
   std::vector<SequenceState> slots_;
   SnapshotStore snapshots_;
+  CacheTier* tier_ = nullptr;
+  std::vector<std::byte> staging_;  // one block
+  std::vector<std::byte> record_;   // one snapshot
 };
 
 }  // namespace tensorfold

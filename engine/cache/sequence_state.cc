@@ -25,7 +25,7 @@ Result<SequenceState> SequenceState::create(const CacheLayout& layout, Device& d
 void SequenceState::start() {
   TF_CHECK(blocks_.empty());
   open_ = true;
-  length_ = ring_low_ = decoder_low_ = decoder_end_ = draft_low_ = draft_end_ = 0;
+  length_ = ids_written_ = ring_low_ = decoder_low_ = decoder_end_ = draft_low_ = draft_end_ = 0;
   ids_.clear();
   engram_ids_.clear();
 }
@@ -41,6 +41,27 @@ void SequenceState::append(int32_t id, int32_t engram_id) {
   ids_.push_back(id);
   engram_ids_.push_back(engram_id);
   ++length_;
+}
+
+void SequenceState::write_ids(BlockPool& pool) {
+  for (int64_t p = ids_written_; p < length_; ++p) {
+    const BlockId block = blocks_[static_cast<size_t>(p / kBlockPositions)];
+    pool.ids(block)[p % kBlockPositions] = ids_[static_cast<size_t>(p)];
+    pool.engram_ids(block)[p % kBlockPositions] = engram_ids_[static_cast<size_t>(p)];
+  }
+  ids_written_ = length_;
+}
+
+void SequenceState::read_ids(const BlockPool& pool) {
+  ids_.clear();
+  engram_ids_.clear();
+  for (int64_t p = 0; p < length_; p += kBlockPositions) {
+    const BlockId block = blocks_[static_cast<size_t>(p / kBlockPositions)];
+    const int64_t n = std::min<int64_t>(kBlockPositions, length_ - p);
+    ids_.insert(ids_.end(), pool.ids(block), pool.ids(block) + n);
+    engram_ids_.insert(engram_ids_.end(), pool.engram_ids(block), pool.engram_ids(block) + n);
+  }
+  ids_written_ = length_;
 }
 
 void SequenceState::note_ring_writes() { ring_low_ = std::max(ring_low_, length_ - ring_rows_); }
@@ -65,6 +86,7 @@ Status SequenceState::truncate(int64_t length, int window) {
                             std::to_string(length) + " positions: window rows before " +
                             std::to_string(ring_low_) + " are gone");
   length_ = length;
+  ids_written_ = std::min(ids_written_, length);
   ids_.resize(static_cast<size_t>(length));
   engram_ids_.resize(static_cast<size_t>(length));
   decoder_end_ = std::min(decoder_end_, length);

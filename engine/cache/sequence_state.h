@@ -31,6 +31,10 @@ class SequenceState {
 
   // Rows of a step become part of the sequence; called before they are computed.
   void append(int32_t id, int32_t engram_id);
+  // Ids go with the blocks that hold their positions: written there before a snapshot is taken,
+  // read back when one is restored.
+  void write_ids(BlockPool& pool);
+  void read_ids(const BlockPool& pool);
   // After the step's ring writes up to the length.
   void note_ring_writes();
   // Decoder rows ran for positions [first, end); older decoder ring rows are usable only without a
@@ -53,6 +57,7 @@ class SequenceState {
  private:
   bool open_ = false;
   int64_t length_ = 0;
+  int64_t ids_written_ = 0;  // positions whose ids are in the pool
   int64_t ring_low_ = 0;     // oldest position that no newer row has overwritten
   int64_t decoder_low_ = 0;  // decoder ring rows are valid from here
   int64_t decoder_end_ = 0;

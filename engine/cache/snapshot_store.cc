@@ -1,7 +1,11 @@
 // Saved rings (engine/cache/snapshot_store.h).
+//
+// A snapshot's bytes, cut into its units: the encoder's rings, the pair rings, then, of a full one,
+// the other rings.
 #include "engine/cache/snapshot_store.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -13,30 +17,70 @@ Status unknown(int64_t number) {
   return invalid_argument("there is no snapshot " + std::to_string(number));
 }
 
-}  // namespace
+int64_t pair_bytes(const CacheLayout& layout) { return layout.pair_floats * 4; }
 
-int64_t SnapshotStore::Snapshot::bytes() const {
-  return static_cast<int64_t>(rings.size() + 4 * (pairs.size() + ids.size() + engram_ids.size()));
+int64_t content_bytes(const CacheLayout& layout, bool encoder_only) {
+  return (encoder_only ? layout.decoder_start : layout.rings()) * layout.ring_bytes +
+         pair_bytes(layout);
 }
 
+// Calls copy(unit, offset into it, offset into the content, bytes) for [first, first + bytes).
+template <typename Copy>
+Status for_pieces(int64_t unit_bytes, int64_t first, int64_t bytes, const Copy& copy) {
+  while (bytes > 0) {
+    const int64_t offset = first % unit_bytes;
+    const int64_t piece = std::min(bytes, unit_bytes - offset);
+    TF_RETURN_IF_ERROR(copy(static_cast<size_t>(first / unit_bytes), offset, piece));
+    first += piece;
+    bytes -= piece;
+  }
+  return ok_status();
+}
+
+constexpr size_t kRecordFields = 7;
+
+}  // namespace
+
 Status RingCopies::save(void* host, const void* from, int64_t bytes) const {
-  if (bytes == 0) return ok_status();
   if (stream != nullptr) return device->download(host, from, bytes, *stream);
   std::memcpy(host, from, static_cast<size_t>(bytes));
   return ok_status();
 }
 
 void RingCopies::restore(void* to, const void* host, int64_t bytes) const {
-  if (bytes == 0) return;
   if (stream != nullptr) return device->upload(to, host, bytes, *stream);
   std::memcpy(to, host, static_cast<size_t>(bytes));
 }
 
+Result<SnapshotStore> SnapshotStore::create(const CacheLayout& layout) {
+  SnapshotStore store;
+  store.units_ = layout.snapshot_units;
+  store.unit_bytes_ = layout.snapshot_unit_bytes();
+  store.memory_ = allocate_array<uint8_t>(cpu_device(), store.units_ * store.unit_bytes_);
+  if (store.memory_ == nullptr)
+    return unavailable("no memory for snapshots of " +
+                       std::to_string(store.units_ * store.unit_bytes_) + " bytes");
+  for (int64_t n = store.units_; n > 0; --n) store.free_.push_back(static_cast<int32_t>(n - 1));
+  return store;
+}
+
+Status SnapshotStore::take_units(const CacheLayout& layout, int64_t number, Snapshot& s) {
+  const auto old = snapshots_.find(number);
+  const size_t had = old == snapshots_.end() ? 0 : old->second.units.size();
+  const auto wanted =
+      static_cast<size_t>((content_bytes(layout, s.encoder_only) + unit_bytes_ - 1) / unit_bytes_);
+  if (free_.size() + had < wanted)
+    return unavailable("no room for snapshot " + std::to_string(number) + ": " +
+                       std::to_string(units_) + " units of " + std::to_string(unit_bytes_) +
+                       " bytes, " + std::to_string(free_.size()) + " free");
+  if (had > 0) TF_RETURN_IF_ERROR(drop(number));
+  s.units.assign(free_.end() - static_cast<ptrdiff_t>(wanted), free_.end());
+  free_.resize(free_.size() - wanted);
+  return ok_status();
+}
+
 Status SnapshotStore::save(const CacheLayout& layout, const SequenceState& state, bool encoder_only,
                            int64_t number, const RingCopies& copies) {
-  if (snapshots_.find(number) == snapshots_.end() &&
-      snapshots_.size() >= static_cast<size_t>(kSnapshotsMax))
-    return unavailable("more than " + std::to_string(kSnapshotsMax) + " snapshots");
   Snapshot s;
   s.encoder_only = encoder_only;
   s.length = state.length_;
@@ -45,17 +89,23 @@ Status SnapshotStore::save(const CacheLayout& layout, const SequenceState& state
   s.decoder_end = encoder_only ? state.length_ : state.decoder_end_;
   s.draft_low = encoder_only ? state.length_ : state.draft_low_;
   s.draft_end = encoder_only ? state.length_ : state.draft_end_;
-  s.ids = state.ids_;
-  s.engram_ids = state.engram_ids_;
-  const int rings = encoder_only ? layout.decoder_start : layout.rings();
-  s.rings.resize(static_cast<size_t>(rings * layout.ring_bytes));
-  s.pairs.resize(static_cast<size_t>(layout.pair_floats));
-  TF_RETURN_IF_ERROR(copies.save(s.rings.data(), state.rings_.get(), rings * layout.ring_bytes));
-  TF_RETURN_IF_ERROR(copies.save(s.pairs.data(), state.pairs_.get(), layout.pair_floats * 4));
-  Snapshot& place = snapshots_[number];
-  bytes_ += s.bytes() - place.bytes();
-  place = std::move(s);
-  return ok_status();
+  TF_RETURN_IF_ERROR(take_units(layout, number, s));
+  const auto put = [&](const void* from, int64_t first, int64_t bytes) {
+    const auto* at = static_cast<const uint8_t*>(from);
+    return for_pieces(unit_bytes_, first, bytes, [&](size_t i, int64_t offset, int64_t n) {
+      const Status status = copies.save(unit(s.units[i]) + offset, at, n);
+      at += n;
+      return status;
+    });
+  };
+  const int64_t encoder = layout.decoder_start * layout.ring_bytes;
+  const int64_t whole = encoder_only ? encoder : layout.rings() * layout.ring_bytes;
+  Status status = put(state.rings_.get(), 0, encoder);
+  if (status.ok()) status = put(state.pairs_.get(), encoder, pair_bytes(layout));
+  if (status.ok())
+    status = put(state.rings_.get() + encoder, encoder + pair_bytes(layout), whole - encoder);
+  snapshots_[number] = std::move(s);
+  return status;
 }
 
 Status SnapshotStore::restore(const CacheLayout& layout, int64_t number, SequenceState& state,
@@ -75,19 +125,90 @@ Status SnapshotStore::restore(const CacheLayout& layout, int64_t number, Sequenc
   state.decoder_end_ = s.decoder_end;
   state.draft_low_ = s.draft_low;
   state.draft_end_ = s.draft_end;
-  state.ids_ = s.ids;
-  state.engram_ids_ = s.engram_ids;
-  copies.restore(state.rings_.get(), s.rings.data(), static_cast<int64_t>(s.rings.size()));
-  copies.restore(state.pairs_.get(), s.pairs.data(), static_cast<int64_t>(s.pairs.size()) * 4);
-  return ok_status();
+  const auto get = [&](void* to, int64_t first, int64_t bytes) {
+    auto* at = static_cast<uint8_t*>(to);
+    return for_pieces(unit_bytes_, first, bytes, [&](size_t i, int64_t offset, int64_t n) {
+      copies.restore(at, unit(s.units[i]) + offset, n);
+      at += n;
+      return ok_status();
+    });
+  };
+  const int64_t encoder = layout.decoder_start * layout.ring_bytes;
+  const int64_t whole = s.encoder_only ? encoder : layout.rings() * layout.ring_bytes;
+  TF_RETURN_IF_ERROR(get(state.rings_.get(), 0, encoder));
+  TF_RETURN_IF_ERROR(get(state.pairs_.get(), encoder, pair_bytes(layout)));
+  return get(state.rings_.get() + encoder, encoder + pair_bytes(layout), whole - encoder);
 }
 
 Status SnapshotStore::drop(int64_t number) {
   const auto found = snapshots_.find(number);
   if (found == snapshots_.end()) return unknown(number);
-  bytes_ -= found->second.bytes();
+  free_.insert(free_.end(), found->second.units.begin(), found->second.units.end());
   snapshots_.erase(found);
   return ok_status();
+}
+
+Status SnapshotStore::export_record(const CacheLayout& layout, int64_t number,
+                                    std::vector<std::byte>& out) const {
+  const auto found = snapshots_.find(number);
+  if (found == snapshots_.end()) return unknown(number);
+  const Snapshot& s = found->second;
+  const std::array<int64_t, kRecordFields> fields = {s.encoder_only ? 1 : 0,
+                                                     s.length,
+                                                     s.decoder_low,
+                                                     s.decoder_end,
+                                                     s.draft_low,
+                                                     s.draft_end,
+                                                     s.ring_low};
+  const int64_t content = content_bytes(layout, s.encoder_only);
+  out.clear();
+  out.reserve(sizeof(fields) + static_cast<size_t>(content));
+  for (const int64_t value : fields) {
+    for (int i = 0; i < 8; ++i)
+      out.push_back(static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i)));
+  }
+  return for_pieces(unit_bytes_, 0, content, [&](size_t i, int64_t offset, int64_t n) {
+    const auto* from = reinterpret_cast<const std::byte*>(unit(s.units[i]) + offset);
+    out.insert(out.end(), from, from + n);
+    return ok_status();
+  });
+}
+
+Status SnapshotStore::import_record(const CacheLayout& layout, int64_t number,
+                                    std::span<const std::byte> bytes) {
+  std::array<int64_t, kRecordFields> fields{};
+  if (bytes.size() < sizeof(fields)) return data_loss("a snapshot record is cut short");
+  for (size_t f = 0; f < kRecordFields; ++f) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < 8; ++i) value |= static_cast<uint64_t>(bytes[8 * f + i]) << (8 * i);
+    fields[f] = static_cast<int64_t>(value);
+  }
+  Snapshot s;
+  s.encoder_only = fields[0] != 0;
+  s.length = fields[1];
+  s.decoder_low = fields[2];
+  s.decoder_end = fields[3];
+  s.draft_low = fields[4];
+  s.draft_end = fields[5];
+  s.ring_low = fields[6];
+  const bool right = std::all_of(fields.begin() + 2, fields.end(),
+                                 [&](int64_t v) { return v >= 0 && v <= s.length; });
+  if (s.length < 1 || s.length > layout.context || !right || fields[0] > 1)
+    return data_loss("a snapshot record has positions that cannot be");
+  const int64_t content = content_bytes(layout, s.encoder_only);
+  if (static_cast<int64_t>(bytes.size() - sizeof(fields)) != content)
+    return data_loss("a snapshot record has " + std::to_string(bytes.size() - sizeof(fields)) +
+                     " bytes of rings, not " + std::to_string(content));
+  TF_RETURN_IF_ERROR(take_units(layout, number, s));
+  const std::byte* at = bytes.data() + sizeof(fields);
+  const Status status =
+      for_pieces(unit_bytes_, 0, content, [&](size_t i, int64_t offset, int64_t n) {
+        std::memcpy(unit(s.units[i]) + offset, at, static_cast<size_t>(n));
+        at += n;
+        return ok_status();
+      });
+  snapshots_[number] = std::move(s);
+  return status;
 }
 
 }  // namespace tensorfold

@@ -1,13 +1,18 @@
 // SnapshotStore: saved rings by number, so that a sequence can start where another one was. Owned
-// by the engine thread. Global entries aren't copied: a snapshot goes with the pool blocks that the
-// planner keeps referenced.
+// by the engine thread. Global entries and token ids aren't copied: they are in the pool blocks
+// that the head keeps for the snapshot.
 //
 // A full snapshot holds all rings; an encoder snapshot only those of the encoder layers and the
 // compressor inputs: decoder and drafter rows before it are then not readable.
+//
+// Memory is taken once, in units of one encoder snapshot, wherever they are free; a full snapshot
+// takes several. The head counts the same units, so save() never lacks one in a right plan.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "engine/base/status.h"
@@ -15,8 +20,6 @@
 #include "engine/cache/sequence_state.h"
 
 namespace tensorfold {
-
-inline constexpr int kSnapshotsMax = 4096;
 
 // How rings are copied from and to the device that holds them.
 struct RingCopies {
@@ -29,26 +32,39 @@ struct RingCopies {
 
 class SnapshotStore {
  public:
+  static Result<SnapshotStore> create(const CacheLayout& layout);
+
   // Replaces a snapshot of the same number.
   Status save(const CacheLayout& layout, const SequenceState& state, bool encoder_only,
               int64_t number, const RingCopies& copies = {});
+  // Everything of `state` but its ids and blocks.
   Status restore(const CacheLayout& layout, int64_t number, SequenceState& state,
                  const RingCopies& copies = {}) const;
   Status drop(int64_t number);
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return units_used() * unit_bytes_; }  // in use
+
+  // One snapshot as bytes and back, for a CacheTier. import_record refuses what is not of this
+  // layout (kDataLoss).
+  Status export_record(const CacheLayout& layout, int64_t number,
+                       std::vector<std::byte>& out) const;
+  Status import_record(const CacheLayout& layout, int64_t number, std::span<const std::byte> bytes);
 
  private:
   struct Snapshot {
     bool encoder_only = false;
     int64_t length = 0, decoder_low = 0, decoder_end = 0, draft_low = 0, draft_end = 0;
     int64_t ring_low = 0;
-    std::vector<int32_t> ids, engram_ids;
-    std::vector<uint8_t> rings;
-    std::vector<float> pairs;
-    int64_t bytes() const;
+    std::vector<int32_t> units;
   };
+  int64_t units_used() const { return units_ - static_cast<int64_t>(free_.size()); }
+  uint8_t* unit(int32_t index) { return memory_.get() + index * unit_bytes_; }
+  const uint8_t* unit(int32_t index) const { return memory_.get() + index * unit_bytes_; }
+  Status take_units(const CacheLayout& layout, int64_t number, Snapshot& s);
+
+  int64_t units_ = 0, unit_bytes_ = 0;
+  DeviceArray<uint8_t> memory_;  // of the host: [units, unit_bytes]
+  std::vector<int32_t> free_;
   std::map<int64_t, Snapshot> snapshots_;
-  int64_t bytes_ = 0;
 };
 
 }  // namespace tensorfold

@@ -4,13 +4,21 @@
 
 namespace tensorfold {
 
+Status ForwardModel::apply(const StepPlan& plan) {
+  for (const CacheCommand& command : plan.commands)
+    TF_RETURN_IF_ERROR(cache_->apply(command, plan.notes));
+  commands_done_ = true;
+  return ok_status();
+}
+
 Status ForwardModel::forward(const StepPlan& plan,
                              std::span<const std::vector<int32_t>> device_tokens,
                              StepLogits& logits, ForwardProbe* probe) {
   logits.rows.clear();
   logits.values.clear();
   probe_ = probe;
-  for (const CacheCommand& command : plan.commands) TF_RETURN_IF_ERROR(cache_->apply(command));
+  if (!commands_done_) TF_RETURN_IF_ERROR(apply(plan));
+  commands_done_ = false;
   TF_RETURN_IF_ERROR(
       rows_.build(plan, device_tokens, config_, token_map_, options_.rows_max, *cache_));
   if (rows_.encoder.rows == 0) return ok_status();

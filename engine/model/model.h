@@ -17,6 +17,8 @@
 
 namespace tensorfold {
 
+class CacheTier;
+
 enum class ScorePrecision : unsigned char { kFp32, kBf16 };  // of index scores; fp32 is served
 
 struct ModelOptions {
@@ -26,6 +28,8 @@ struct ModelOptions {
   int slots = 4;               // sequences with state
   int64_t context = 0;         // positions per sequence; 0: the model's maximum
   int64_t pool_blocks = 0;     // shared pool; 0: slots * context
+  int64_t snapshot_bytes = 0;  // for snapshots of the prefix cache
+  CacheTier* tier = nullptr;   // this rank's records on disk; outlives the model; nullptr: none
   int rows_max = 2048 + 384;   // rows in one step
   int threads = 0;             // CPU worker threads; 0: number of cores
   std::string device = "cpu";  // kernels/device.h: open_device
@@ -67,6 +71,11 @@ class Model {
   virtual std::string fingerprint() const = 0;
   virtual std::string device() const { return "cpu"; }  // the one it runs on
 
+  // Runs the plan's cache commands ahead of forward(), which then doesn't: for who must know the
+  // sequences as they leave them.
+  virtual Status apply(const StepPlan& plan) = 0;
+  // Ids of the sequence's positions as fed. Valid until its next rows or command.
+  virtual std::span<const int32_t> ids(SlotId slot) const = 0;
   // Runs the plan's cache commands, then its slices. A slice with TokenSource::kDevice takes its
   // ids from `device_tokens` (ids by slice, in plan order). Positions become part of the sequence:
   // length(slot) = first_position + rows.

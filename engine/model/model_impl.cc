@@ -45,11 +45,12 @@ Status ForwardModel::prepare(const WeightSource& source) {
   if (!config_.engram.layers.empty()) {
     TF_ASSIGN_OR_RETURN(engram_, EngramRows::open(source));
   }
-  TF_ASSIGN_OR_RETURN(
-      const CacheLayout layout,
-      make_cache_layout(config_, options_.slots, options_.context, options_.pool_blocks));
+  TF_ASSIGN_OR_RETURN(const CacheLayout layout,
+                      make_cache_layout(config_, options_.slots, options_.context,
+                                        options_.pool_blocks, options_.snapshot_bytes));
   TF_ASSIGN_OR_RETURN(SequenceCache cache, SequenceCache::create(layout, *device_, stream_.get()));
   cache_ = std::make_unique<SequenceCache>(std::move(cache));
+  cache_->set_tier(options_.tier);
   RopeYarn yarn;
   yarn.factor = config_.yarn.factor;
   yarn.beta_fast = config_.yarn.beta_fast;
@@ -207,6 +208,11 @@ Status ForwardModel::accept(SlotId slot, int64_t length) {
 int64_t ForwardModel::length(SlotId slot) const {
   const SequenceState* state = cache_->find(slot);
   return state == nullptr ? 0 : state->length();
+}
+
+std::span<const int32_t> ForwardModel::ids(SlotId slot) const {
+  const SequenceState* state = cache_->find(slot);
+  return state == nullptr ? std::span<const int32_t>() : state->ids();
 }
 
 Status ForwardModel::read_entry(SlotId slot, int layer, int64_t entry, std::vector<float>& main,

@@ -90,6 +90,8 @@ class ForwardModel final : public Model {
   int64_t cache_bytes() const override { return cache_->bytes(); }
   std::string fingerprint() const override { return fingerprint_; }
   std::string device() const override { return device_->name(); }
+  Status apply(const StepPlan& plan) override;
+  std::span<const int32_t> ids(SlotId slot) const override;
   Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
                  StepLogits& logits, ForwardProbe* probe) override;
   Status accept(SlotId slot, int64_t length) override;
@@ -208,6 +210,7 @@ class ForwardModel final : public Model {
   std::vector<uint16_t> gather_bf16_, engram_host_;
 
   // The step being run.
+  bool commands_done_ = false;
   StepRows rows_;
   RowSet draft_rows_;  // a step's context rows, or drafted rows
   StepTables tables_;

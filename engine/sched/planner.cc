@@ -34,68 +34,118 @@ void Planner::enqueue(SequenceSpec spec) {
   TF_CHECK_LE(blocks_for(static_cast<int64_t>(spec.prompt.size()) + spec.reply_tokens),
               spec.blocks);
   TF_CHECK_LE(spec.blocks, ledger_.total());
-  (spec.background ? background_ : foreground_).push_back(std::move(spec));
+  queue_.push(std::move(spec));
 }
 
-bool Planner::remove(uint64_t request) {
-  const auto is_it = [&](const SequenceSpec& s) { return s.request == request; };
-  return std::erase_if(foreground_, is_it) + std::erase_if(background_, is_it) > 0;
-}
+bool Planner::remove(uint64_t request) { return queue_.remove(request); }
 
 std::vector<Admitted> Planner::admit() {
   std::vector<Admitted> out;
-  while (admit_first(foreground_, out)) {
-  }
-  while (foreground_.empty() && admit_first(background_, out)) {
+  set_aside_.clear();
+  bool by_right = false;
+  while (const SequenceSpec* head = queue_.next(by_right)) {
+    if (!room_for(*head) && (head->background || !make_room(*head))) break;
+    const bool stays = by_right || head->set_aside >= kSetAsideMax;
+    out.push_back(open(queue_.pop(), stays));
   }
   return out;
 }
 
-bool Planner::admit_first(std::deque<SequenceSpec>& queue, std::vector<Admitted>& out) {
-  if (queue.empty()) return false;
-  const auto begin = sequences_.begin();
-  const auto slot_at =
-      std::find_if(begin, begin + options_.slots, [](const Sequence& s) { return !s.open; });
-  if (slot_at == begin + options_.slots || !ledger_.promise(queue.front().blocks)) return false;
-  const auto slot = static_cast<SlotId>(slot_at - begin);
-  Sequence& s = *slot_at;
+bool Planner::room_for(const SequenceSpec& spec) const {
+  return busy() < options_.slots && pool_has(spec);
+}
+
+Admitted Planner::open(SequenceSpec spec, bool stays) {
+  const auto at =
+      std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& x) { return !x.open; });
+  const auto slot = static_cast<SlotId>(at - sequences_.begin());
+  TF_CHECK_LT(slot, options_.slots);
+  Sequence& s = *at;
   s = Sequence{};
   s.open = true;
-  s.spec = std::move(queue.front());
-  queue.pop_front();
+  s.stays = stays;
+  s.spec = std::move(spec);
   s.ids = std::move(s.spec.prompt);
   s.prompt_tokens = static_cast<int64_t>(s.ids.size());
-  s.promised = s.spec.blocks;
-  commands_.push_back({CacheCommand::Kind::kOpenSlot, slot, 0, 0});
-  PrefixMatch match = cache_.match(s.ids, s.spec.cache_salt);
-  TF_CHECK_LT(match.positions, s.prompt_tokens);
-  if (match.positions > 0) {
-    for (const BlockId b : match.blocks)
-      commands_.push_back({CacheCommand::Kind::kAppendBlock, slot, b, 0});
-    commands_.push_back({CacheCommand::Kind::kRestore, slot, 0, match.snapshot});
-    s.shared = match.blocks.size();
-    ledger_.release_promise(static_cast<int64_t>(s.shared));
-    s.promised -= static_cast<int64_t>(s.shared);
-    s.blocks = std::move(match.blocks);
-    s.computed = match.positions;
-  }
-  out.push_back({s.spec.request, slot, s.computed});
-  return true;
+  s.ids.insert(s.ids.end(), s.spec.reply.begin(), s.spec.reply.end());
+  s.spec.reply.clear();
+  start_behind_match(s, slot);
+  return {s.spec.request, slot, s.computed, s.spec.set_aside > 0};
 }
 
 void Planner::close(SlotId slot) {
   Sequence& s = at(slot);
-  commands_.push_back({CacheCommand::Kind::kCloseSlot, slot, 0, 0});
-  for (size_t i = s.blocks.size(); i > s.shared; --i) ledger_.give_back(s.blocks[i - 1]);
+  cache_.close(view(slot), s.planned_rows == 0, ledger_, commands_);
+  commands_.commands.push_back({CacheCommand::Kind::kCloseSlot, slot, 0, 0});
+  for (size_t i = s.blocks.size(); i > 0; --i) ledger_.give_back(s.blocks[i - 1]);
   ledger_.release_promise(s.promised);
   s = Sequence{};
 }
 
+// ---------------------------------------------------------------- setting aside
+
+int64_t Planner::blocks_held(const Sequence& s) const {
+  const auto sole = [&](BlockId block) { return ledger_.held_by_one(block); };
+  return std::count_if(s.blocks.begin(), s.blocks.end(), sole) + s.promised;
+}
+
+bool Planner::make_room(const SequenceSpec& spec) {
+  const std::vector<SlotId> slots = least_to_set_aside(spec);
+  for (const SlotId slot : slots) set_aside(slot);
+  return !slots.empty();
+}
+
+// Background sequences whose room is enough, newest first; none when all of it would not be.
+std::vector<SlotId> Planner::least_to_set_aside(const SequenceSpec& spec) const {
+  std::vector<SlotId> slots;
+  for (SlotId slot = 0; slot < options_.slots; ++slot) {
+    const Sequence& s = sequences_[static_cast<size_t>(slot)];
+    if (s.open && s.spec.background && !s.stays) slots.push_back(slot);
+  }
+  // First those that lose least.
+  std::sort(slots.begin(), slots.end(), [&](SlotId a, SlotId b) {
+    return at(a).computed != at(b).computed ? at(a).computed < at(b).computed
+                                            : at(a).spec.request > at(b).spec.request;
+  });
+  const size_t least = busy() < options_.slots ? 0 : 1;
+  int64_t blocks = ledger_.unpromised() + ledger_.cached();
+  size_t taken = 0;
+  while (taken < slots.size() && (taken < least || blocks < spec.blocks))
+    blocks += blocks_held(at(slots[taken++]));
+  if (taken < least || blocks < spec.blocks) return {};
+  slots.resize(taken);
+  // Without those that turned out not to be needed: they would only have to come back.
+  std::erase_if(slots, [&](SlotId slot) {
+    const int64_t held = blocks_held(at(slot));
+    if (taken <= least || blocks - held < spec.blocks) return false;
+    blocks -= held;
+    --taken;
+    return true;
+  });
+  std::sort(slots.begin(), slots.end(),
+            [&](SlotId a, SlotId b) { return at(a).spec.request > at(b).spec.request; });
+  return slots;
+}
+
+void Planner::set_aside(SlotId slot) {
+  Sequence& s = at(slot);
+  SequenceSpec spec = std::move(s.spec);
+  const auto reply = s.ids.begin() + static_cast<ptrdiff_t>(s.prompt_tokens);
+  spec.reply.assign(reply, s.ids.end());
+  s.ids.erase(reply, s.ids.end());
+  spec.prompt = std::move(s.ids);
+  ++spec.set_aside;
+  set_aside_.push_back({spec.request, slot});
+  close(slot);
+  queue_.push_front(std::move(spec));
+}
+
 // ---------------------------------------------------------------- planning
 
-bool Planner::generating(SlotId slot) const {
+int64_t Planner::fill_left(SlotId slot) const {
   const Sequence& s = at(slot);
-  return s.computed >= s.prompt_tokens;
+  const int64_t left = static_cast<int64_t>(s.ids.size()) - s.computed;
+  return s.computed < s.prompt_tokens || left > kGivenRowsMax ? left : 0;
 }
 
 int64_t Planner::reply_left(SlotId slot) const {
@@ -103,14 +153,16 @@ int64_t Planner::reply_left(SlotId slot) const {
   return s.spec.reply_tokens - (static_cast<int64_t>(s.ids.size()) - s.prompt_tokens);
 }
 
-bool Planner::has_work() const { return !commands_.empty() || busy() > 0; }
+bool Planner::has_work() const { return !commands_.empty() || busy() > 0 || cache_.has_commands(); }
 
 StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const SlotId> constrained,
                        int32_t mask_words) {
   StepPlan plan;
   plan.step = next_step_++;
-  plan.commands = std::move(commands_);
-  commands_.clear();
+  cache_.take_commands(commands_);
+  plan.commands = std::move(commands_.commands);
+  plan.notes = std::move(commands_.notes);
+  commands_ = {};
   for (SlotId slot = 0; slot < options_.slots; ++slot) {
     if (!sequences_[static_cast<size_t>(slot)].open) continue;
     TF_CHECK_MSG(at(slot).planned_rows == 0, "the last plan was not committed");
@@ -119,17 +171,7 @@ StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const Slo
                                      [&](const DraftChoice& c) { return c.slot == slot; });
     add_generated(slot, choice == choices.end() ? DraftChoice{} : *choice, plan);
   }
-  int64_t budget = options_.prefill_rows;
-  for (const SlotId slot : prefill_order()) {
-    Sequence& s = at(slot);
-    const int64_t rows = std::min(budget, s.prompt_tokens - s.computed);
-    if (rows == 0) {
-      ++s.waited_steps;
-      continue;
-    }
-    budget -= rows;
-    add_chunk(slot, rows, plan);
-  }
+  fill(plan);
   const auto by_slot = [](const auto& a, const auto& b) { return a.slot < b.slot; };
   std::sort(plan.slices.begin(), plan.slices.end(), by_slot);
   std::sort(plan.samples.begin(), plan.samples.end(), by_slot);
@@ -145,26 +187,33 @@ StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const Slo
   return plan;
 }
 
-std::vector<SlotId> Planner::prefill_order() const {
-  struct Entry {
-    int64_t key;
-    uint64_t request;
-    SlotId slot;
-  };
-  std::vector<Entry> entries;
+void Planner::fill(StepPlan& plan) {
+  std::vector<FillDemand> demands;
   for (SlotId slot = 0; slot < options_.slots; ++slot) {
-    if (!sequences_[static_cast<size_t>(slot)].open || generating(slot)) continue;
-    const Sequence& s = at(slot);
-    const int64_t left = s.prompt_tokens - s.computed;
-    entries.push_back({left - s.waited_steps * options_.prefill_rows, s.spec.request, slot});
+    const Sequence& s = sequences_[static_cast<size_t>(slot)];
+    if (!s.open || generating(slot)) continue;
+    FillDemand d;
+    d.slot = slot;
+    d.request = s.spec.request;
+    d.client = s.spec.client;
+    d.left = fill_left(slot);
+    d.generated = s.computed >= s.prompt_tokens;
+    // A chunk ends where the cache wants to save its state; the rest of the rows is for others.
+    d.most =
+        d.generated ? d.left : cache_.chunk_end(slot, s.computed, s.prompt_tokens) - s.computed;
+    d.waited_steps = s.waited_steps;
+    demands.push_back(std::move(d));
   }
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return a.key != b.key ? a.key < b.key : a.request < b.request;
-  });
-  std::vector<SlotId> order;
-  order.reserve(entries.size());
-  for (const Entry& e : entries) order.push_back(e.slot);
-  return order;
+  shares_.deal(demands, options_.prefill_rows, kGeneratedRowsMax - plan.total_rows());
+  for (const FillDemand& d : demands) {
+    if (d.rows == 0) {
+      ++at(d.slot).waited_steps;
+    } else if (d.generated) {
+      add_replayed(d.slot, d.rows, plan);
+    } else {
+      add_chunk(d.slot, d.rows, plan);
+    }
+  }
 }
 
 void Planner::add_generated(SlotId slot, const DraftChoice& choice, StepPlan& plan) {
@@ -201,12 +250,30 @@ void Planner::add_chunk(SlotId slot, int64_t rows, StepPlan& plan) {
   slice.rows = static_cast<int32_t>(rows);
   give_tokens(s, slice, plan);
   const int64_t end = s.computed + rows;
-  slice.decoder_floor = std::max<int64_t>(0, s.prompt_tokens - options_.decoder_span);
+  const int64_t until = cache_.decoder_until(slot, s.prompt_tokens);
+  slice.decoder_floor = std::max<int64_t>(0, until - options_.decoder_span);
   slice.decoder_rows =
       static_cast<int32_t>(std::max<int64_t>(0, end - std::max(s.computed, slice.decoder_floor)));
   // The prompt's last row is sampled from, unless the reply's first token is already decided.
   const bool last = end == static_cast<int64_t>(s.ids.size());
   if (last && s.spec.reply_tokens > 0) add_sample(s, slice, 1, options_.draft_rows, plan);
+  cover(s, slot, end, plan);
+  s.planned_rows = rows;
+  plan.slices.push_back(slice);
+}
+
+// Rows of a reply that was there before: generated rows whose tokens are known.
+void Planner::add_replayed(SlotId slot, int64_t rows, StepPlan& plan) {
+  Sequence& s = at(slot);
+  Slice slice;
+  slice.slot = slot;
+  slice.first_position = s.computed;
+  slice.rows = static_cast<int32_t>(rows);
+  slice.row_class = RowClass::kGenerated;
+  slice.decoder_rows = slice.rows;
+  give_tokens(s, slice, plan);
+  const int64_t end = s.computed + rows;
+  if (end == static_cast<int64_t>(s.ids.size())) add_sample(s, slice, 1, options_.draft_rows, plan);
   cover(s, slot, end, plan);
   s.planned_rows = rows;
   plan.slices.push_back(slice);
@@ -260,6 +327,7 @@ void Planner::advance(SlotId slot, std::span<const int32_t> tokens, int32_t draf
   s.drafts = s.on_device ? drafts : 0;
   TF_CHECK_GE(reply_left(slot), 0);
   TF_CHECK(tokens.empty() || s.computed + 1 == static_cast<int64_t>(s.ids.size()));
+  cache_.advanced(view(slot), ledger_, commands_);
 }
 
 void Planner::force(SlotId slot, int32_t token) {
@@ -276,9 +344,10 @@ int Planner::busy() const {
 }
 
 int Planner::prefilling() const {
-  return static_cast<int>(
-      std::count_if(sequences_.begin(), sequences_.end(),
-                    [](const Sequence& s) { return s.open && s.computed < s.prompt_tokens; }));
+  int n = 0;
+  for (SlotId slot = 0; slot < options_.slots; ++slot)
+    n += sequences_[static_cast<size_t>(slot)].open && !generating(slot);
+  return n;
 }
 
 }  // namespace tensorfold

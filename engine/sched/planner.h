@@ -5,24 +5,25 @@
 // the step runs, then per sequence advance() with the tokens that it keeps (and force() for tokens
 // that are put in), or close(). A plan must be committed before the next one is made.
 //
-// Policy. Every sequence that generates takes part in every step with 1 + k rows. Beside them up
-// to `prefill_rows` prompt rows, so the gap between two tokens of a reply stays within the time of
-// one chunk. Prompts with the fewest rows left go first, aged by one chunk per step without rows: a
-// prompt of n chunks waits at most n steps before every newcomer is behind it.
-// The queue is first come, first served, foreground before background; what waits for memory
-// holds back those behind it, so that nothing is overtaken for ever.
+// Policy (docs/scheduling.md has the bounds). Every sequence that generates takes part in every
+// step with 1 + k rows. Beside them up to `prefill_rows` rows of prompts, so the gap between two
+// tokens of a reply stays within the time of one chunk; engine/sched/fill_shares.h deals them out.
+// Whose turn in the queue it is says engine/sched/fair_queue.h; what waits for memory holds back
+// those behind it. A foreground sequence that finds no room takes that of background ones: they
+// are set aside, wait at the head of their line and go on where they were, their reply's tokens
+// fed again as generated rows. One set aside kSetAsideMax times, or admitted by right, stays.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <deque>
-#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/sched/block_ledger.h"
 #include "engine/sched/cache_index.h"
+#include "engine/sched/fair_queue.h"
+#include "engine/sched/fill_shares.h"
+#include "engine/sched/sequence_spec.h"
 #include "engine/sched/step_plan.h"
 
 namespace tensorfold {
@@ -37,21 +38,19 @@ struct PlannerOptions {
   int draft_rows = 0;  // most drafts per sequence and step, 0..kDraftRowsMax
 };
 
-struct SequenceSpec {
-  uint64_t request = 0;
-  std::vector<int32_t> prompt;
-  int64_t reply_tokens = 0;  // most tokens of the reply, from the price
-  int64_t blocks = 0;        // from the price
-  SampleSpec sampling;       // slot, positions, rows and mask are the planner's to fill in
-  bool draft = true;
-  bool background = false;
-  std::string cache_salt;
-};
+inline constexpr int kSetAsideMax = 4;                   // times that a sequence gives way
+inline constexpr int kGivenRowsMax = 1 + kDraftRowsMax;  // given rows that count as generated
 
 struct Admitted {
   uint64_t request = 0;
   SlotId slot = 0;
   int64_t cached_positions = 0;
+  bool resumed = false;  // it had a slot before
+};
+
+struct SetAside {
+  uint64_t request = 0;
+  SlotId slot = 0;  // that it had
 };
 
 // What the caller wants of a generating sequence in the next step; without one: no drafts.
@@ -68,6 +67,8 @@ class Planner {
   void enqueue(SequenceSpec spec);
   bool remove(uint64_t request);  // from the queue; false: it isn't there
   std::vector<Admitted> admit();  // as many as fit now
+  // By the last admit(), before its admissions: back in the queue, without a slot.
+  const std::vector<SetAside>& set_aside() const { return set_aside_; }
 
   // True when plan() would have rows or commands.
   bool has_work() const;
@@ -81,17 +82,20 @@ class Planner {
   // The next token of the sequence is decided: it is given instead of sampled.
   void force(SlotId slot, int32_t token);
   void close(SlotId slot);
+  void flush_cache(bool disk) { cache_.flush(disk, ledger_, commands_); }
 
   // Of an open slot.
   int64_t computed(SlotId slot) const { return at(slot).computed; }
   int64_t prompt_tokens(SlotId slot) const { return at(slot).prompt_tokens; }
   int64_t reply_left(SlotId slot) const;
   int32_t drafts_ready(SlotId slot) const { return at(slot).drafts; }
-  bool generating(SlotId slot) const;  // its prompt is done
+  // Rows before it generates: the rest of its prompt, or of a reply that is fed again; else 0.
+  int64_t fill_left(SlotId slot) const;
+  bool generating(SlotId slot) const { return fill_left(slot) == 0; }
 
   int busy() const;
   int prefilling() const;
-  int waiting() const { return static_cast<int>(foreground_.size() + background_.size()); }
+  int waiting() const { return queue_.size(); }
   const BlockLedger& ledger() const { return ledger_; }
 
  private:
@@ -101,21 +105,31 @@ class Planner {
     std::vector<int32_t> ids;  // known: prompt, then reply
     int64_t prompt_tokens = 0;
     int64_t computed = 0;         // positions that the model holds
-    std::vector<BlockId> blocks;  // its block table: first the cache's, then its own
-    size_t shared = 0;            // how many are the cache's
+    std::vector<BlockId> blocks;  // its block table; the first may be shared
     int64_t promised = 0;         // blocks still promised
     int32_t drafts = 0;           // proposals left on the device
     bool on_device = false;       // so is the last known id, and it is the only one not computed
     int64_t waited_steps = 0;
     int64_t planned_rows = 0;  // of the plan that is not committed yet
+    bool stays = false;        // is not set aside
   };
 
   const Sequence& at(SlotId slot) const;
   Sequence& at(SlotId slot);
-  bool admit_first(std::deque<SequenceSpec>& queue, std::vector<Admitted>& out);
-  std::vector<SlotId> prefill_order() const;
+  bool room_for(const SequenceSpec& spec) const;
+  // engine/sched/prefix_planner.cc
+  bool pool_has(const SequenceSpec& spec) const;
+  void start_behind_match(Sequence& s, SlotId slot);
+  SequenceView view(SlotId slot) const;
+  bool make_room(const SequenceSpec& spec);  // by setting background sequences aside
+  std::vector<SlotId> least_to_set_aside(const SequenceSpec& spec) const;
+  void set_aside(SlotId slot);
+  Admitted open(SequenceSpec spec, bool stays);
+  int64_t blocks_held(const Sequence& s) const;
   void add_generated(SlotId slot, const DraftChoice& choice, StepPlan& plan);
+  void fill(StepPlan& plan);
   void add_chunk(SlotId slot, int64_t rows, StepPlan& plan);
+  void add_replayed(SlotId slot, int64_t rows, StepPlan& plan);
   void add_sample(const Sequence& s, Slice& slice, int32_t verify_rows, int32_t propose,
                   StepPlan& plan);
   void give_tokens(const Sequence& s, Slice& slice, StepPlan& plan) const;
@@ -125,9 +139,10 @@ class Planner {
   CacheIndex& cache_;
   BlockLedger ledger_;
   std::array<Sequence, kSequencesMax> sequences_;
-  std::deque<SequenceSpec> foreground_;
-  std::deque<SequenceSpec> background_;
-  std::vector<CacheCommand> commands_;  // for the next plan
+  FairQueue queue_;
+  FillShares shares_;
+  std::vector<SetAside> set_aside_;
+  CacheCommands commands_;  // for the next plan
   uint64_t next_step_ = 1;
 };
 

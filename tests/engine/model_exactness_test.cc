@@ -49,6 +49,8 @@ class KnowingDrafter final : public Model {
   int64_t weight_bytes() const override { return inner_.weight_bytes(); }
   int64_t cache_bytes() const override { return inner_.cache_bytes(); }
   std::string fingerprint() const override { return inner_.fingerprint(); }
+  Status apply(const StepPlan& plan) override { return inner_.apply(plan); }
+  std::span<const int32_t> ids(SlotId slot) const override { return inner_.ids(slot); }
   Status accept(SlotId slot, int64_t length) override {
     seen_[slot].resize(static_cast<size_t>(length));
     return inner_.accept(slot, length);
@@ -347,6 +349,8 @@ BOOST_AUTO_TEST_CASE(a_forward_pass_that_is_not_row_invariant_is_caught) {
     int64_t weight_bytes() const override { return 0; }
     int64_t cache_bytes() const override { return 0; }
     std::string fingerprint() const override { return ""; }
+    Status apply(const StepPlan& plan) override { return inner_.apply(plan); }
+    std::span<const int32_t> ids(SlotId slot) const override { return inner_.ids(slot); }
     Status accept(SlotId slot, int64_t length) override { return inner_.accept(slot, length); }
     int64_t length(SlotId slot) const override { return inner_.length(slot); }
     Status draft(std::span<const DraftRequest> r, std::vector<DraftResult>& out,

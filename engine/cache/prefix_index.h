@@ -1,0 +1,107 @@
+// PrefixIndex: the prefix cache as the planner sees it. Which snapshot a sequence may start from,
+// when snapshots are taken, what is dropped when room is short. Owned by the engine thread of the
+// head; pure: no clock, no device, no I/O. docs/cache.md has the rules with their reasons.
+//
+// A hit must equal a cold prefill bit for bit. From a snapshot at B the encoder goes on exactly.
+// The decoder and the drafter do so from a full snapshot; otherwise the prompt's end must be at
+// least `decoder_span` rows behind B, so that the decoder starts as it would have started cold.
+// With bounded replay the cold decoder starts one window before the prompt's end whatever was there
+// before, so there only that distance counts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/cache/prefix_tree.h"
+#include "engine/sched/cache_index.h"
+
+namespace tensorfold {
+
+inline constexpr int64_t kKeptSpacingPositions = 4096;  // between snapshots inside a prompt
+inline constexpr int64_t kKeptPositionsMin = 16;        // shorter prefixes are not kept
+inline constexpr int64_t kBranchPositionsMin = 128;     // shared beyond the match, to split for it
+inline constexpr int64_t kCutPositionsMax = 8;  // a full snapshot is cut back at most so far
+
+struct PrefixOptions {
+  int window = 128;
+  int64_t decoder_span = 128;  // PlannerOptions::decoder_span
+  bool exact = true;           // false: bounded replay
+  bool reuse_replies = true;   // keep generated rows too
+  // The snapshot store of every rank (SnapshotStore), in units of one encoder snapshot.
+  int64_t snapshot_units = 0;  // 0: no cache
+  int32_t full_units = 2;
+  int64_t unit_bytes = 0;
+  uint64_t fingerprint_mask = ~uint64_t{0};  // tests: hashes that collide
+};
+
+struct PrefixStats {
+  uint64_t lookups = 0, hits = 0;
+  uint64_t hit_positions = 0;  // not computed again
+  uint64_t kept = 0;           // snapshots taken
+  uint64_t evicted = 0;        // snapshots dropped for room
+  uint64_t flushes = 0;
+  int64_t snapshots = 0, snapshot_bytes = 0, snapshot_bytes_max = 0;
+  int64_t blocks = 0;  // nodes: whole blocks that can be shared
+};
+
+class PrefixIndex : public CacheIndex {
+ public:
+  explicit PrefixIndex(const PrefixOptions& options);
+
+  bool ready(const PrefixQuery& query, BlockLedger& ledger, CacheCommands& out) override;
+  void forget_request(uint64_t request) override;
+  PrefixMatch match(const PrefixQuery& query) override;
+  bool reclaim(int64_t blocks, const PrefixMatch& match, BlockLedger& ledger,
+               CacheCommands& out) override;
+  void open(SlotId slot, const PrefixQuery& query, const PrefixMatch& match) override;
+  int64_t chunk_end(SlotId slot, int64_t first, int64_t end) override;
+  int64_t decoder_until(SlotId slot, int64_t prompt_tokens) override;
+  void advanced(const SequenceView& sequence, BlockLedger& ledger, CacheCommands& out) override;
+  void close(const SequenceView& sequence, bool whole, BlockLedger& ledger,
+             CacheCommands& out) override;
+  void flush(bool disk, BlockLedger& ledger, CacheCommands& out) override;
+  bool has_commands() const override { return false; }
+  void take_commands(CacheCommands&) override {}
+
+  PrefixStats stats() const;
+  const PrefixOptions& options() const { return options_; }
+
+ private:
+  // A running sequence.
+  struct Live {
+    PrefixNode* node = nullptr;  // the whole blocks of it that are entered
+    int64_t resumed = 0;         // it started here
+    RowClassBits resumed_tail;   // classes between the block edge before and there
+    std::vector<ImageSpan> images;
+    int64_t prompt_tokens = 0;
+    int64_t last_kept = 0;
+    int64_t branch = -1;     // others left this text here: worth a snapshot
+    int64_t exact_from = 0;  // decoder rows are those of an exact run from here on
+  };
+  struct Walk;
+
+  const Live& live(SlotId slot) const;
+  void consider(PrefixSnapshot& snapshot, const PrefixQuery& query, int64_t equal,
+                Walk& walk) const;
+  void consider_node(PrefixNode& node, const PrefixQuery& query, Walk& walk) const;
+  void consider_children(PrefixNode& node, const PrefixQuery& query, Walk& walk) const;
+  bool may_serve(const PrefixSnapshot& snapshot, int64_t positions, const PrefixQuery& query) const;
+  Walk walk(const PrefixQuery& query);
+  BlockText text_of(const SequenceView& sequence, const Live& live, int64_t first,
+                    int64_t end) const;
+  void keep(const SequenceView& sequence, Live& live, BlockLedger& ledger, CacheCommands& out);
+  bool make_units(int32_t units, BlockLedger& ledger, CacheCommands& out);
+  void drop(PrefixSnapshot* snapshot, BlockLedger& ledger, CacheCommands& out);
+
+  const PrefixOptions options_;
+  PrefixTree tree_;
+  std::array<Live, kSequencesMax> live_;
+  int64_t last_common_ = 0;  // of the last match(): equal to something that is kept
+  int64_t units_used_ = 0;
+  std::vector<int64_t> free_numbers_;
+  PrefixStats counts_;
+};
+
+}  // namespace tensorfold
