@@ -1,0 +1,77 @@
+"""Every `tfctl ...` in README.md and docs/*.md is a verb with options that tfctl has.
+
+usage: docs_commands.py ROOT TFCTL
+"""
+
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+GLOBAL_OPTIONS = {"--socket": 1, "--instance": 1, "--timeout": 1, "--json": 0, "--help": 0}
+# Words that stand for something, or end the part that is a command.
+END = re.compile(r"^([|;&>].*|\.\.\.|\[.*|.*\]|<.*)$")
+
+
+def verbs(tfctl: str) -> dict:
+    """{("noun", "verb") or ("verb",): {option: takes a value}} from tfctl --help."""
+    text = subprocess.run([tfctl, "--help"], capture_output=True, text=True, check=True).stdout
+    out: dict = {}
+    words: tuple = ()
+    for line in text.splitlines():
+        if re.match(r"^  \S", line):
+            words = tuple(w for w in line.split() if re.match(r"^[a-z][a-z-]*$", w))
+            out[words] = {}
+        elif found := re.match(r"^      (--?[\w-]+)(?: (\S+))?  ", line):
+            out[words][found[1]] = found[2] is not None
+    return out
+
+
+def commands(text: str) -> list:
+    """Everything that looks like a tfctl command: in code spans and in indented or fenced code."""
+    found = re.findall(r"`(tfctl [^`\n]*)`", text)
+    for line in text.splitlines():
+        if line.startswith("    ") or line.startswith("$ "):
+            found += re.findall(r"(?:^|[\s;&|])(tfctl [^#;&|]*)", line)
+    return found
+
+
+def complaint(command: str, table: dict) -> str:
+    words = shlex.split(command)[1:]
+    while words and words[0] in GLOBAL_OPTIONS:
+        words = words[1 + GLOBAL_OPTIONS[words[0]]:]
+    if not words or "|" in words[0] or words[0].endswith("..."):
+        return ""
+    nouns = {verb[0] for verb in table if len(verb) == 2}
+    if words[0] in nouns and (len(words) == 1 or END.match(words[1]) or "|" in words[1]):
+        return ""  # the noun itself, or "tfctl bench decode|concurrent"
+    verb = next((v for v in (tuple(words[:2]), tuple(words[:1])) if v in table), None)
+    if verb is None:
+        return "no such verb"
+    options = table[verb] | {"--json": False}
+    for word in words[len(verb):]:
+        name = word.split("=")[0]
+        if re.match(r"^--?[a-z]", word) and name not in options and not word.startswith("-1"):
+            return f"{' '.join(verb)} has no option {name}"
+    return ""
+
+
+def main() -> int:
+    root, tfctl = pathlib.Path(sys.argv[1]), sys.argv[2]
+    table = verbs(tfctl)
+    problems, checked = [], 0
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        for command in commands(page.read_text(encoding="utf-8")):
+            checked += 1
+            if wrong := complaint(command, table):
+                problems.append(f"{page.relative_to(root)}: `{command}`: {wrong}")
+    # The check itself: what is wrong is seen.
+    assert complaint("tfctl nonsense", table) and complaint("tfctl status --nonsense", table)
+    assert not complaint("tfctl --instance two status --json", table)
+    print("\n".join(problems + [f"commands in documents: {checked} checked, {len(problems)} wrong"]))
+    return 1 if problems or checked < 10 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
