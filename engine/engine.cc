@@ -6,16 +6,13 @@
 #include <utility>
 
 #include "engine/cluster/collective.h"
+#include "engine/drafting_start.h"
 #include "engine/engine_core.h"
 #include "engine/model/model.h"
 #include "engine/weights/weight_source.h"
 
 namespace tensorfold {
 namespace {
-
-// What rows and drafts cost, until it is measured at start: on a CPU a row's own arithmetic is half
-// of the step and more, unlike on a device that waits for its memory.
-constexpr RowCost kCpuRowCost{1.0, 1.0, 1.0};
 
 struct OwnedModel {
   std::unique_ptr<Collective> collective;  // outlives the model
@@ -70,7 +67,8 @@ PlannerOptions planner_options(const EngineOptions& options, const ModelConfig& 
 }
 
 Result<EngineParts> load_parts(const EngineOptions& options,
-                               const std::function<void(std::string)>& progress) {
+                               const std::function<void(std::string)>& progress, const Clock& clock,
+                               LogSink& log) {
   if (options.device != "auto" && options.device != "cpu")
     return unsupported("engine.device is \"" + options.device +
                        "\": this build has only the CPU engine");
@@ -106,8 +104,13 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   model.threads = options.threads;
   TF_ASSIGN_OR_RETURN(owned->model, Model::load(model, *owned->collective));
   parts.runner = std::make_unique<StepExecutor>(*owned->model);
-  parts.depth_policy = options.draft_full ? make_fixed_depth_policy(parts.loop.planner.draft_rows)
-                                          : make_expected_gain_policy(kCpuRowCost);
+  progress("loading: row costs");
+  const MeasureLimits limits = {options.slots, parts.loop.planner.draft_rows, sizes.pool_blocks,
+                                sizes.context, options.prefill_rows};
+  const DraftingStart drafting = {options, limits, owned->model->fingerprint(), "cpu",
+                                  config.vocab_size};
+  TF_ASSIGN_OR_RETURN(parts.depth_policy,
+                      make_depth_policy(drafting, *parts.runner, *parts.text, clock, log));
   parts.loop.vocab = config.vocab_size;
   parts.loop.queue_deadline_us = options.queue_deadline_us;
   parts.capacity = {sizes.context, sizes.pool_blocks};
@@ -125,7 +128,10 @@ Result<EngineParts> load_parts(const EngineOptions& options,
 
 Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options, const Clock& clock,
                                                LogSink& log) {
-  return start_engine(std::move(options), clock, log, load_parts);
+  return start_engine(std::move(options), clock, log,
+                      [&clock, &log](const EngineOptions& o, const auto& progress) {
+                        return load_parts(o, progress, clock, log);
+                      });
 }
 
 }  // namespace tensorfold

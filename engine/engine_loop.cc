@@ -134,8 +134,8 @@ void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
   stats.prefill_s = static_cast<double>(prefilled - run.admitted_us) / kSecondUs;
   stats.decode_s = static_cast<double>(now - prefilled) / kSecondUs;
   stats.rounds = run.rounds;
-  stats.drafted = static_cast<int>(run.acceptance.drafted());
-  stats.accepted = static_cast<int>(run.acceptance.accepted());
+  stats.drafted = static_cast<int>(run.drafting.acceptance.drafted());
+  stats.accepted = static_cast<int>(run.drafting.acceptance.accepted());
   if (!status.ok() && status.code() == StatusCode::kInternal)
     parts_.log.warning("request " + std::to_string(run.submission.ticket->id()) +
                        " failed: " + status.message());
@@ -229,7 +229,9 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
     q.slot = run->slot;
     q.available = drafts_usable(*run);
     q.confidence = run->last.draft_confidence;
-    q.acceptance = &run->acceptance;
+    q.acceptance = &run->drafting.acceptance;
+    q.drafting = run->drafting.begin_round() && run->submission.request.draft;
+    run->drafts_ready = planner_.drafts_ready(run->slot);
     queries.push_back(q);
     runs.push_back(run.get());
   }
@@ -237,10 +239,7 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
   const std::vector<int32_t> depths = parts_.depth_policy.choose(queries, other_rows);
   std::vector<DraftChoice> choices;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const bool worth =
-        parts_.depth_policy.worth_drafting(runs[i]->acceptance, static_cast<int32_t>(runs.size()));
-    runs[i]->pause.chose(queries[i].available, depths[i], worth);
-    const int32_t propose = runs[i]->pause.propose() ? options_.planner.draft_rows : 0;
+    const int32_t propose = runs[i]->drafting.proposing ? options_.planner.draft_rows : 0;
     choices.push_back({queries[i].slot, depths[i], propose});
   }
   return choices;
@@ -295,7 +294,7 @@ void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const Sampled
   if (!result.status.ok()) return finish(run, result.status, FinishReason::kFailed);
   const std::vector<TokenId>& accepted = result.accepted;
   const auto right = static_cast<int32_t>(accepted.size()) - 1;
-  run.acceptance.record(sample.verify_rows - 1, right);
+  learn_drafting(run, sample, result);
   parts_.board.drafted.fetch_add(static_cast<uint64_t>(sample.verify_rows - 1),
                                  std::memory_order_relaxed);
   parts_.board.accepted.fetch_add(static_cast<uint64_t>(right), std::memory_order_relaxed);
@@ -313,6 +312,18 @@ void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const Sampled
   if (!tokens.empty()) publish(run, tokens, result);
   if (commit.ended) return finish(run, ok_status(), commit.reason);
   if (commit.force) planner_.force(run.slot, *commit.force);
+}
+
+void EngineLoop::learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result) {
+  const auto ready = std::min(static_cast<size_t>(run.drafts_ready), run.last.drafts.size());
+  run.drafts_ready = 0;
+  const bool paused =
+      run.drafting.end_round(std::span(run.last.drafts).first(ready), run.last.draft_confidence,
+                             sample.verify_rows - 1, result.accepted, parts_.depth_policy);
+  if (!paused) return;
+  parts_.board.draft_pauses.fetch_add(1, std::memory_order_relaxed);
+  pause_log_.note(run.submission.ticket->id(), run.drafting, parts_.clock.monotonic_us(),
+                  parts_.log);
 }
 
 void EngineLoop::publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result) {
@@ -345,6 +356,7 @@ void EngineLoop::count_step(const StepPlan& plan, int64_t tokens, int64_t step_u
   }
   if (generated_rows > 0) {
     board.decode.add(now, tokens, step_us);
+    parts_.depth_policy.observe(tokens);
     board.decode_us.fetch_add(step_us, std::memory_order_relaxed);
     board.rounds.fetch_add(1, std::memory_order_relaxed);
   }
@@ -355,6 +367,10 @@ void EngineLoop::publish_gauges() {
   StatsBoard& board = parts_.board;
   board.slots_busy.store(planner_.busy(), std::memory_order_relaxed);
   board.prefilling.store(planner_.prefilling(), std::memory_order_relaxed);
+  const auto paused = [](const auto& run) { return run && run->drafting.pause.paused(); };
+  board.drafts_paused.store(
+      static_cast<int>(std::count_if(running_.begin(), running_.end(), paused)),
+      std::memory_order_relaxed);
   board.pool_tokens_used.store(planner_.ledger().used() * kBlockPositions,
                                std::memory_order_relaxed);
 }

@@ -14,7 +14,8 @@
 #include "engine/base/clock.h"
 #include "engine/base/log_sink.h"
 #include "engine/draft/depth_policy.h"
-#include "engine/draft/draft_pause.h"
+#include "engine/draft/draft_pause_log.h"
+#include "engine/draft/sequence_drafting.h"
 #include "engine/reply_state.h"
 #include "engine/sched/planner.h"
 #include "engine/stats_board.h"
@@ -26,7 +27,7 @@ namespace tensorfold {
 struct LoopParts {
   StepRunner& runner;
   const TextCodec& text;
-  const DepthPolicy& depth_policy;
+  DepthPolicy& depth_policy;
   const Clock& clock;
   LogSink& log;
   StatsBoard& board;
@@ -57,8 +58,8 @@ class EngineLoop {
     Submission submission;
     ReplyState reply;
     SlotId slot = -1;
-    Acceptance acceptance;
-    DraftPause pause;
+    SequenceDrafting drafting;
+    int32_t drafts_ready = 0;  // of last.drafts, when the step was planned
     SampledTokens last;        // its drafts and their confidence, mirrored from the last step
     MaskState mask_state = 0;  // after all tokens of the reply
     int cached_tokens = 0;
@@ -75,6 +76,7 @@ class EngineLoop {
   void fill_masks(StepPlan& plan) const;
   void commit(const StepPlan& plan, const std::vector<SampledTokens>& results, int64_t step_us);
   void commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result);
+  void learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
   void finish(Run& run, const Status& status, FinishReason reason);
   void count_step(const StepPlan& plan, int64_t tokens, int64_t step_us);
@@ -89,6 +91,7 @@ class EngineLoop {
   std::deque<Submission> waiting_;  // in the planner's queue, in order of arrival
   std::array<std::unique_ptr<Run>, kSequencesMax> running_;  // by slot
   std::vector<SampledTokens> results_;
+  DraftPauseLog pause_log_;
   Status broken_;
 };
 

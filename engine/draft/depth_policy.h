@@ -1,5 +1,17 @@
-// DepthPolicy: how many of its drafts each sequence verifies in the next step. Pure, decided on the
-// head before planning. It can only change how fast a reply comes, never its text.
+// DepthPolicy: how many of its drafts each sequence verifies in the next step. Decided on the head
+// before planning, owned by the engine thread; a function of what it was told, without a clock. It
+// can only change how fast a reply comes, never its text.
+//
+// What is to be maximized is tokens over time in the long run, not in each step: a row that is
+// cheap now may still cost more than the same time gives elsewhere. So time has a price, the tokens
+// that it usually gives, and a step is worth its expected tokens minus the price of its time
+// (Dinkelbach, "On nonlinear fractional programming", 1967). The price is the running ratio of
+// tokens to time, one for each number of sequences that share a step; at its first step, the best
+// ratio that this step alone can have.
+//
+// Per sequence the chance that a draft counts falls with its place, so the best set of r draft rows
+// is the r likeliest, and each sequence's share of it is a prefix of its drafts. All r are tried:
+// the cost of a row may fall with their number.
 #pragma once
 
 #include <cstdint>
@@ -8,42 +20,35 @@
 #include <vector>
 
 #include "engine/draft/acceptance.h"
+#include "engine/draft/cost_table.h"
 #include "engine/sched/step_plan.h"
 
 namespace tensorfold {
-
-// Time of a step, in any unit: base + per_row * rows, and `draft` for each sequence that drafts.
-struct RowCost {
-  double base = 1.0;
-  double per_row = 0.2;
-  double draft = 0.0;
-};
 
 struct DepthQuery {
   SlotId slot = 0;
   int32_t available = 0;              // drafts that may be verified
   std::span<const float> confidence;  // of each: logit of P(right | those before are); or empty
-  const Acceptance* acceptance = nullptr;
+  const Acceptance* acceptance = nullptr;  // none: even chances
+  bool drafting = true;                    // the drafter runs for it behind the step
 };
 
 class DepthPolicy {
  public:
   virtual ~DepthPolicy() = default;
-  // One depth per query, 0..available. `other_rows`: rows of the step that are there anyway,
-  // beside the one row of each query.
-  virtual std::vector<int32_t> choose(std::span<const DepthQuery> queries,
-                                      int32_t other_rows) const = 0;
-  // Does drafting pay at all for a sequence with this acceptance, `sequences` sharing each step?
-  virtual bool worth_drafting(const Acceptance& acceptance, int32_t sequences) const = 0;
+  // One depth per query, 0..available. `prompt_rows`: rows of the step beside those of queries.
+  virtual std::vector<int32_t> choose(std::span<const DepthQuery> queries, int32_t prompt_rows) = 0;
+  // The step that was chosen last gave so many tokens to the queries.
+  virtual void observe(int64_t tokens) = 0;
+  // What drafting was worth to one sequence of that step, in tokens: those that its drafts gave,
+  // minus the price of its draft rows and of its share of the drafter's time.
+  virtual double gain(int32_t verified, int32_t accepted) const = 0;
 };
 
 // Always `depth`, where there are as many.
 std::unique_ptr<DepthPolicy> make_fixed_depth_policy(int32_t depth);
 
-// Adds the draft row that is most likely to be accepted, of any sequence, as long as it raises
-// expected tokens per unit of time. The chance of a draft is the mean of the drafter's confidence
-// and the sequence's running acceptance at its place; a row counts with the product of the chances
-// up to it. A sequence's survival falls with depth, so the greedy choice is the best prefix set.
-std::unique_ptr<DepthPolicy> make_expected_gain_policy(const RowCost& cost);
+std::unique_ptr<DepthPolicy> make_expected_gain_policy(
+    const CostTable& costs, const DraftConstants& constants = kDraftConstants);
 
 }  // namespace tensorfold

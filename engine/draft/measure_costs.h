@@ -1,0 +1,37 @@
+// Measures what steps cost, on the real model with real routing: a few sequences reply to ordinary
+// questions while the number of sequences and of drafted rows goes through a small grid. Run by the
+// engine thread before the engine is ready; leaves every slot closed.
+//
+// The least of a few repetitions counts: other load on the machine only ever adds. A step's time
+// covers the forward pass, verification and, when asked for, the drafter's pass behind it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/base/clock.h"
+#include "engine/base/status.h"
+#include "engine/draft/cost_table.h"
+#include "engine/step_executor.h"
+
+namespace tensorfold {
+
+inline constexpr int64_t kMeasureCostsUs = 1'200'000;  // no further repetition or group is begun
+inline constexpr int kMeasureRepetitions = 4;          // of each step of the grid
+inline constexpr int kMeasurePromptTokens = 48;        // of each sequence, at most
+
+struct MeasureLimits {
+  int slots = 1;
+  int draft_rows = 5;
+  int64_t pool_blocks = 1;
+  int64_t positions = kBlockPositions;  // of one sequence
+  int prefill_rows = 2048;
+};
+
+// `prompts`: token ids of questions, taken in turn; none is empty. Not ok: the model failed.
+Result<CostTable> measure_costs(StepRunner& runner, const MeasureLimits& limits,
+                                std::span<const std::vector<int32_t>> prompts, const Clock& clock);
+
+}  // namespace tensorfold

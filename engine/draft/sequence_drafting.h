@@ -1,0 +1,56 @@
+// SequenceDrafting: what the head keeps of one sequence's drafting between steps: the drafts that
+// lie ready, how likely they are, and whether the drafter runs at all. Plain data of the engine
+// thread; the simulator (tests/bench/depth_sim.cc) drives the same code.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "engine/draft/acceptance.h"
+#include "engine/draft/depth_policy.h"
+#include "engine/draft/draft_pause.h"
+
+namespace tensorfold {
+
+struct SequenceDrafting {
+  Acceptance acceptance;
+  DraftPause pause;
+  bool proposing = true;  // in the step that is being planned
+
+  SequenceDrafting() = default;
+  explicit SequenceDrafting(const DraftConstants& constants)
+      : acceptance(constants), pause(constants) {}
+
+  // Once a round, before the depth is chosen.
+  bool begin_round() {
+    const bool was_paused = pause.paused();
+    proposing = pause.propose();
+    // A trial begins with an open mind: what was learned led to the pause.
+    if (was_paused && proposing) acceptance.forget();
+    return proposing;
+  }
+
+  // The round's outcome: `ready` drafts lay there with their `confidence`, the first `verified`
+  // were checked, and `accepted` tokens came of it (accepted drafts and one more). True: drafting
+  // pauses from now on.
+  bool end_round(std::span<const int32_t> ready, std::span<const float> confidence,
+                 int32_t verified, std::span<const int32_t> accepted, const DepthPolicy& policy) {
+    int32_t right = 0;
+    int32_t known = 0;
+    const size_t both =
+        std::min({ready.size(), accepted.size(), static_cast<size_t>(kDraftRowsMax)});
+    while (static_cast<size_t>(known) < both && right == known) {
+      const auto at = static_cast<size_t>(known++);
+      right += ready[at] == accepted[at];
+    }
+    acceptance.learn(confidence, known, right);
+    // No token at all: the sequence failed.
+    const auto kept = std::max(0, static_cast<int32_t>(accepted.size()) - 1);
+    acceptance.count(verified, kept);
+    if (ready.empty()) return false;
+    return pause.record(policy.gain(verified, kept));
+  }
+};
+
+}  // namespace tensorfold

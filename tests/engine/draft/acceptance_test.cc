@@ -1,0 +1,131 @@
+// Acceptance learns the chances behind the outcomes, whatever the drafter's confidence means.
+#include "engine/draft/acceptance.h"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "engine/draft/sequence_drafting.h"
+
+using namespace tensorfold;
+
+namespace {
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double unit(std::mt19937_64& rng) { return static_cast<double>(rng() >> 11) * 0x1p-53; }
+
+// Mean excess of the log-loss over that of the true chances, after learning: 0 is perfect.
+// `depth`: so many drafts are verified, so no later one has an outcome.
+double excess(double bias, double slope, double place_falls, int depth, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  Acceptance a;
+  double loss = 0;
+  double best = 0;
+  int counted = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<float> confidence;
+    std::vector<double> truth;
+    for (int i = 0; i < 5; ++i) {
+      const double c = 4 * (unit(rng) - 0.5);
+      confidence.push_back(static_cast<float>(c));
+      truth.push_back(sigmoid(bias + slope * c - place_falls * i));
+    }
+    int32_t right = 0;
+    while (right < depth && unit(rng) < truth[static_cast<size_t>(right)]) ++right;
+    const int32_t known = std::min(right + 1, depth);
+    for (int32_t i = 0; i < known && round >= 1500; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const double p = a.chance(i, confidence[at]);
+      loss -= std::log(i < right ? p : 1 - p);
+      best -= std::log(i < right ? truth[at] : 1 - truth[at]);
+      ++counted;
+    }
+    a.learn(confidence, known, right);
+  }
+  return (loss - best) / counted;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(chances_are_learned) {
+  uint64_t seed = 1;
+  for (const double bias : {-2.0, 0.0, 2.0}) {
+    for (const double slope : {0.0, 0.5, 1.0}) {
+      for (const double falls : {0.0, 0.4}) {
+        for (const int depth : {1, 3, 5}) {
+          BOOST_TEST_CONTEXT("bias " << bias << " slope " << slope << " falls " << falls)
+          BOOST_TEST(excess(bias, slope, falls, depth, seed++) < 0.03);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(collapse_and_recovery_are_noticed_within_rounds) {
+  Acceptance a;
+  const std::vector<float> confidence(5, 1.0F);
+  for (int i = 0; i < 100; ++i) a.learn(confidence, 5, 5);
+  BOOST_TEST(a.chance(0, 1.0F) > 0.9);
+  int rounds = 0;
+  while (a.chance(0, 1.0F) > 0.3) {
+    a.learn(confidence, 1, 0);
+    BOOST_REQUIRE(++rounds < 60);
+  }
+  while (a.chance(0, 1.0F) < 0.7) {
+    a.learn(confidence, 5, 5);
+    BOOST_REQUIRE(++rounds < 120);
+  }
+  BOOST_TEST(a.rate(0) > 0);
+  BOOST_TEST(a.rate(0) < 1);
+}
+
+BOOST_AUTO_TEST_CASE(forgetting_keeps_the_counts) {
+  Acceptance a;
+  const double before = a.chance(2, 0.5F);
+  a.count(5, 3);
+  for (int i = 0; i < 50; ++i) a.learn({}, 1, 0);
+  BOOST_TEST(a.chance(2, 0.5F) < before);
+  a.forget();
+  BOOST_TEST(a.chance(2, 0.5F) == before);
+  BOOST_TEST(a.drafted() == 5);
+  BOOST_TEST(a.accepted() == 3);
+}
+
+BOOST_AUTO_TEST_CASE(a_confidence_that_is_no_number_does_no_harm) {
+  Acceptance a;
+  const float odd[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity(), 1e30F, -1e30F};
+  for (int i = 0; i < 100; ++i) a.learn(odd, i % 6, i % 6);
+  for (int i = 0; i < 100; ++i) a.learn(odd, 1, 0);
+  for (int32_t place = 0; place < 5; ++place) {
+    for (const float c : odd) {
+      BOOST_TEST(a.chance(place, c) >= 0);
+      BOOST_TEST(a.chance(place, c) <= 1);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_next_token_tells_about_one_draft_more) {
+  // What is learned from a round: as many drafts as have an outcome, and no more.
+  struct Case {
+    std::vector<int32_t> ready, accepted;
+    int32_t verified, known, right;
+  };
+  const Case cases[] = {{{1, 2, 3}, {9}, 0, 1, 0},    {{1, 2, 3}, {1}, 0, 1, 1},
+                        {{1, 2, 3}, {1, 2}, 1, 2, 2}, {{1, 2, 3}, {1, 9}, 1, 2, 1},
+                        {{1, 2, 3}, {1, 9}, 3, 2, 1}, {{1, 2, 3}, {1, 2, 3, 4}, 3, 3, 3},
+                        {{}, {1}, 0, 0, 0},           {{1, 2, 3}, {}, 2, 0, 0}};
+  const auto policy = make_fixed_depth_policy(3);
+  for (const Case& c : cases) {
+    const std::vector<float> confidence(c.ready.size(), 0.7F);
+    SequenceDrafting drafting;
+    drafting.end_round(c.ready, confidence, c.verified, c.accepted, *policy);
+    Acceptance expected;
+    expected.learn(confidence, c.known, c.right);
+    for (int32_t place = 0; place < 5; ++place)
+      BOOST_TEST(drafting.acceptance.chance(place, 0.7F) == expected.chance(place, 0.7F));
+  }
+}
