@@ -116,7 +116,14 @@ void SpillTier::on_written(SpillDone& done, WriteJob& job) {
   const SpillHeader& header = job.header;
   ++stats_.written_files;
   stats_.written_bytes += header.file_bytes();
-  health_.succeeded();
+  if (done.elapsed_us > kSpillStuckUs) {
+    health_.turn_off(
+        "the disk is too slow: one file took " + std::to_string(done.elapsed_us / 1'000'000) + " s",
+        now);
+    io_->drop_writes();
+  } else {
+    health_.succeeded();
+  }
   SpillGone gone;
   if (!index_.add(header, job.used_us)) return;
   // What it stands on may have failed or gone meanwhile.
@@ -167,6 +174,7 @@ void SpillTier::on_read(SpillDone& done, ReadJob& job) {
     for (CacheRecord& record : read.records) {
       const auto at = staged_.find(key_of(record.note));
       if (at == staged_.end() || at->second.state != Staged::kReading) continue;
+      if (clock_.monotonic_us() > at->second.deadline_us) continue;  // nobody waits for it
       ++stats_.read_records;
       at->second.record = std::move(record);
       at->second.state = Staged::kReady;

@@ -1,4 +1,4 @@
-#include "fault_file_system.h"
+#include "tests/engine/cache/spill/fault_file_system.h"
 
 #include <algorithm>
 #include <cerrno>

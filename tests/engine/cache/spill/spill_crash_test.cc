@@ -4,8 +4,8 @@
 // be found.
 #include <boost/test/unit_test.hpp>
 
-#include "fault_file_system.h"
-#include "spill_world.h"
+#include "tests/engine/cache/spill/fault_file_system.h"
+#include "tests/engine/cache/spill/spill_world.h"
 
 namespace tensorfold {
 namespace {

@@ -1,4 +1,4 @@
-#include "spill_world.h"
+#include "tests/engine/cache/spill/spill_world.h"
 
 #include <algorithm>
 #include <random>
