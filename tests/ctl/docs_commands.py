@@ -44,7 +44,8 @@ def complaint(command: str, table: dict) -> str:
     if not words or "|" in words[0] or words[0].endswith("..."):
         return ""
     nouns = {verb[0] for verb in table if len(verb) == 2}
-    if words[0] in nouns and (len(words) == 1 or END.match(words[1]) or "|" in words[1]):
+    if words[0] in nouns and (
+            len(words) == 1 or END.match(words[1]) or "|" in words[1] or words[1].isupper()):
         return ""  # the noun itself, or "tfctl bench decode|concurrent"
     verb = next((v for v in (tuple(words[:2]), tuple(words[:1])) if v in table), None)
     if verb is None:
