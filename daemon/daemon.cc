@@ -80,8 +80,8 @@ http::ServerHooks Daemon::api_hooks() {
   hooks.handle = [this](std::shared_ptr<http::Exchange> e) { api_->handle(e); };
   hooks.precheck = [this](const http::Request& r) { return api_->precheck(r); };
   hooks.decorate = [this](const http::Request& q, http::Response& r) { api_->decorate(q, r); };
-  hooks.error_body = [](int status, std::string_view message) {
-    return api::error_json(status, message);
+  hooks.error_body = [](const http::Request& q, int status, std::string_view message) {
+    return api::error_json(api::dialect_of(q.path), status, invalid_argument(std::string(message)));
   };
   return hooks;
 }
@@ -138,6 +138,7 @@ int Daemon::make_engine(const EngineFactory& factory) {
   }
   engine_ = std::move(engine).value();
   api_ = std::make_unique<api::Api>(*engine_, start_.api, clock_, log_, *port_);
+  api_->watch_server(http_.get());
   control::Facts facts;
   facts.version = TF_VERSION;
   facts.model_name = start_.model_name;

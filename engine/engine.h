@@ -59,13 +59,36 @@ struct ThinkingOptions {
   std::optional<int> budget;  // reasoning tokens after which thinking is closed, or none
 };
 
-// Either a conversation (rendered by the model's prompt encoder) or ready token ids.
+// Text that is the prompt as it stands. With a suffix the reply is what belongs between the two
+// (the model's fill-in-the-middle tokens are put around them).
+struct RawPrompt {
+  std::string text;
+  std::optional<std::string> suffix;
+  bool add_bos = false;        // the begin token in front (a suffix has its own)
+  bool control_tokens = true;  // control tokens written out in the text act as such
+};
+
+// A conversation (rendered by the model's prompt encoder), raw text, or ready token ids.
 struct Prompt {
   std::vector<ChatMessage> messages;
   std::vector<Json> tools;  // OpenAI function objects, in order
   ThinkingOptions thinking;
+  bool continue_final = false;  // the last message is an assistant's, and the reply goes on with it
+  std::optional<RawPrompt> raw;             // when set, nothing above is used
   std::optional<std::vector<TokenId>> ids;  // when set, nothing above is used
 };
+
+// Whether the reply begins inside reasoning: a turn to be gone on with is still thinking when it
+// holds nothing but reasoning.
+inline bool starts_in_reasoning(const Prompt& prompt) {
+  if (prompt.ids || prompt.raw || !prompt.thinking.enabled) return false;
+  if (!prompt.continue_final || prompt.messages.empty()) return true;
+  const ChatMessage& last = prompt.messages.back();
+  if (!last.reasoning || last.reasoning->empty() || !last.tool_calls.empty()) return false;
+  for (const ContentPart& part : last.content)
+    if (!part.text.empty()) return false;
+  return true;
+}
 
 // ---------------------------------------------------------------- the request
 
@@ -88,6 +111,7 @@ struct Request {
   std::optional<int> max_tokens;  // reply tokens, reasoning included; none: up to the context
   std::vector<std::string> stop;  // strings that end the content (not inside calls or reasoning)
   bool ignore_eos = false;
+  int min_tokens = 0;                   // reply tokens before an end token may come
   bool draft = true;                    // false: the serial reference
   bool background = false;              // yields its slot to others
   int top_logprobs = -1;                // -1 none, 0 the chosen token only, n alternatives
@@ -170,8 +194,9 @@ class OutputStream {
  public:
   virtual ~OutputStream() = default;
   virtual OutputDelta feed(std::span<const TokenId> ids) = 0;
-  virtual OutputDelta finish() = 0;  // flushes what was held back
-  virtual bool stopped() const = 0;  // a stop string was seen; later ids give nothing
+  virtual OutputDelta finish() = 0;              // flushes what was held back
+  virtual bool stopped() const = 0;              // a stop string was seen; later ids give nothing
+  virtual int stop_index() const { return -1; }  // which of OutputOptions::stop; -1: none
   virtual int reasoning_tokens() const = 0;
   virtual int tool_calls() const = 0;  // calls begun so far
   virtual int tool_calls_closed() const = 0;
@@ -191,6 +216,8 @@ struct EngineOptions {
   bool draft_full = false;      // verify every draft, whatever it costs (to measure)
   bool exact_prefill = true;    // false: bounded replay
   int64_t pool_tokens = 0;      // cache pool; 0 is slots x context, bounded by memory
+  int64_t snapshot_mib = 256;   // memory for snapshots of the prefix cache; 0: no prefix cache
+  bool reuse_replies = true;    // generated rows are kept for the next turn
   int queue_requests = 64;      // waiting requests before 429
   int64_t queue_deadline_us = 30'000'000;
   bool allow_control_tokens = false;
@@ -207,6 +234,14 @@ struct EngineStats {
   int64_t context = 0;
   int64_t pool_tokens_total = 0, pool_tokens_used = 0;
   int64_t weight_bytes = 0, cache_bytes = 0;
+  // The prefix cache: pool tokens that only it holds (given up when a request needs them), whole
+  // blocks that can be shared, snapshots. cached_tokens_total is what hits saved.
+  int64_t pool_tokens_cached = 0, cache_blocks = 0;
+  int64_t cache_snapshots = 0, cache_snapshot_bytes = 0, cache_snapshot_bytes_max = 0;
+  uint64_t cache_lookups_total = 0, cache_hits_total = 0;
+  uint64_t cache_kept_total = 0, cache_evicted_total = 0;  // snapshots taken, and dropped for room
+  uint64_t cache_flushes_total = 0;
+  uint64_t preemptions_total = 0;  // background sequences set aside for foreground ones
   uint64_t requests_total = 0, prompt_tokens_total = 0, cached_tokens_total = 0;
   uint64_t completion_tokens_total = 0, rounds_total = 0, drafted_total = 0, accepted_total = 0;
   uint64_t draft_pauses_total = 0;  // times that drafting stopped paying for a sequence
@@ -239,11 +274,17 @@ class Engine {
   virtual void cancel(RequestId id) = 0;
   virtual void drain() = 0;   // refuse new requests, finish the others
   virtual void resume() = 0;  // undo drain()
+  // The prefix cache forgets everything; running requests go on. `spill`: what is on disk too. Done
+  // at the next step boundary, when cache_flushes_total moves.
+  virtual void flush_cache(bool spill) = 0;
 
   virtual EngineStats stats() const = 0;
   virtual ModelInfo model() const = 0;  // only after loading
   virtual std::unique_ptr<OutputStream> output_stream(const OutputOptions& options) const = 0;
   virtual std::string token_text(TokenId id) const = 0;  // raw bytes, for logprobs
+  // What submit() would compute of a prompt. Takes as long as its text: call it from a worker.
+  // kUnavailable before the model is loaded.
+  virtual Result<std::vector<TokenId>> encode(const Prompt& prompt) const = 0;
 };
 
 }  // namespace tensorfold

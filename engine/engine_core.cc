@@ -16,6 +16,7 @@ using State = EngineStats::State;
 constexpr int64_t kIdleWaitUs = 100'000;
 constexpr int kQueueRequestsMax = 4096;
 constexpr int kPrefillRowsMin = 256;
+constexpr int64_t kSnapshotMibMax = 1 << 20;
 
 Status check_options(const EngineOptions& o) {
   const auto bad = [](const char* key, int64_t low, int64_t high) {
@@ -27,6 +28,8 @@ Status check_options(const EngineOptions& o) {
     return bad("engine.prefill_rows", kPrefillRowsMin, kPrefillRowsMax);
   if (o.context < 0 || o.context > kPositionsMax) return bad("engine.context", 0, kPositionsMax);
   if (o.pool_tokens < 0) return bad("cache.pool_tokens", 0, INT64_MAX);
+  if (o.snapshot_mib < 0 || o.snapshot_mib > kSnapshotMibMax)
+    return bad("cache.snapshot_mib", 0, kSnapshotMibMax);
   if (o.queue_requests < 1 || o.queue_requests > kQueueRequestsMax)
     return bad("limits.queue_requests", 1, kQueueRequestsMax);
   if (o.draft_depth < 0 || o.draft_depth > kDraftRowsMax)
@@ -58,6 +61,9 @@ class EngineCore final : public Engine {
   void cancel(RequestId id) override { book_.cancel(id); }
   void drain() override { swap_state(State::kReady, State::kDraining); }
   void resume() override { swap_state(State::kDraining, State::kReady); }
+  void flush_cache(bool spill) override {
+    flush_.fetch_or(spill ? kFlushAll : kFlushMemory, std::memory_order_acq_rel);
+  }
 
   EngineStats stats() const override {
     EngineStats s = board_.snapshot(clock_);
@@ -70,6 +76,11 @@ class EngineCore final : public Engine {
   }
   std::string token_text(TokenId id) const override {
     return loaded() ? text_->token_text(id) : std::string();
+  }
+  Result<std::vector<TokenId>> encode(const Prompt& prompt) const override {
+    if (!loaded()) return unavailable("the model is loading", "loading");
+    TF_ASSIGN_OR_RETURN(PromptIds encoded, text_->encode(prompt));
+    return std::move(encoded.ids);
   }
 
  private:
@@ -92,6 +103,8 @@ class EngineCore final : public Engine {
   BoundedQueue<Submission> commands_;  // prepared requests for the engine thread
   std::atomic<int64_t> pending_{0};    // in commands_: spares the step path its mutex
   std::atomic<bool> stop_{false};
+  static constexpr int kFlushMemory = 1, kFlushAll = 3;
+  std::atomic<int> flush_{0};  // asked for and not done yet
   // Written by the engine thread before loaded_ is set, constant afterwards.
   std::atomic<bool> loaded_{false};
   ModelInfo info_;
@@ -169,6 +182,8 @@ void EngineCore::serve(EngineParts& parts) {
   board_.set_state(State::kReady, "ready");
   while (!stopping()) {
     take_commands(loop);
+    if (const int flush = flush_.exchange(0, std::memory_order_acq_rel))
+      loop.flush_cache(flush == kFlushAll);
     loop.turn();
   }
   // Whoever destroys the engine submits no more. Workers finish first: they may still deliver.

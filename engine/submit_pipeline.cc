@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "engine/base/check.h"
+#include "engine/min_tokens.h"
 #include "engine/sched/step_plan.h"
 
 namespace tensorfold {
@@ -84,6 +85,9 @@ Status check_request(const Request& request, int vocab) {
   TF_RETURN_IF_ERROR(check_sampling(request.sampling, vocab));
   if (request.max_tokens && *request.max_tokens < 0)
     return invalid_argument("max_tokens must not be negative", "max_tokens");
+  if (request.min_tokens < 0 || request.min_tokens > kMinTokensMax ||
+      (request.max_tokens && request.min_tokens > *request.max_tokens))
+    return invalid_argument("min_tokens must be 0 up to max_tokens", "min_tokens");
   if (request.stop.size() > static_cast<size_t>(kStopStringsMax))
     return invalid_argument("stop has more than " + std::to_string(kStopStringsMax) + " strings",
                             "stop");
@@ -181,12 +185,16 @@ Status SubmitPipeline::fill_in(Submission& submission) const {
             "the prompt holds " + std::to_string(id) + ", which is not a token of this model",
             "prompt");
     }
-    TF_ASSIGN_OR_RETURN(submission.price,
-                        price_request(capacity_, static_cast<int64_t>(submission.prompt.ids.size()),
-                                      request.max_tokens, request.prompt.ids.has_value()));
+    TF_ASSIGN_OR_RETURN(
+        submission.price,
+        price_request(capacity_, static_cast<int64_t>(submission.prompt.ids.size()),
+                      request.max_tokens, request.prompt.ids || request.prompt.raw));
     if (!request.allowed_tokens.empty())
       submission.mask = make_allow_list(vocab_, request.allowed_tokens);
     if (request.constraint) TF_RETURN_IF_ERROR(constrain(submission));
+    if (request.min_tokens > 0 && !request.ignore_eos)
+      submission.mask =
+          make_min_tokens(vocab_, *text_, request.min_tokens, std::move(submission.mask));
   } catch (const std::exception& e) {
     return internal_error(std::string("preparing the prompt failed: ") + e.what());
   }

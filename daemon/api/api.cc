@@ -1,59 +1,22 @@
+// Checks that hold for every route, and dispatch. The small handlers are in info_routes.cc.
 #include "daemon/api/api.h"
 
 #include <algorithm>
 
 #include "daemon/api/errors.h"
-#include "daemon/api/json_out.h"
 
 namespace tensorfold::api {
 namespace {
 
 using http::Method;
 
-// clang-format off
-constexpr Route kRoutes[] = {
-    // method, path, open, JSON body, handler, summary
-    {Method::kGet, "/health", true, false, &Api::run_health,
-     "200 when a request would be answered, 503 otherwise, with the state"},
-    {Method::kGet, "/v1/health", true, false, &Api::run_health, "the same"},
-    {Method::kGet, "/health/live", true, false, &Api::run_live, "200 while the loop turns"},
-    {Method::kGet, "/v1/models", false, false, &Api::run_models, "the served model"},
-    {Method::kGet, "/models", false, false, &Api::run_models, "the same"},
-    {Method::kGet, "/v1/models/*", false, false, &Api::run_model, "one model"},
-    {Method::kPost, "/v1/chat/completions", false, true, &Api::run_chat,
-     "a reply to a conversation, whole or streamed"},
-};
-// clang-format on
+constexpr size_t kEchoedHeadersBytesMax = 1024;  // of Access-Control-Request-Headers
 
-bool path_matches(std::string_view pattern, std::string_view path) {
-  if (pattern.back() != '*') return pattern == path;
-  pattern.remove_suffix(1);
-  return path.size() > pattern.size() && path.substr(0, pattern.size()) == pattern &&
-         path.find('/', pattern.size()) == std::string_view::npos;
-}
-
-const Route* find_route(const http::Request& request) {
-  const Method method = request.method == Method::kHead ? Method::kGet : request.method;
-  for (const Route& route : kRoutes)
-    if (route.method == method && path_matches(route.path, request.path)) return &route;
-  return nullptr;
-}
-
-// "GET, HEAD, OPTIONS", or empty for an unknown path.
-std::string allowed_methods(std::string_view path) {
-  std::string out;
-  for (const Route& route : kRoutes) {
-    if (!path_matches(route.path, path)) continue;
-    if (!out.empty()) out += ", ";
-    out += http::method_name(route.method);
-    if (route.method == Method::kGet) out += ", HEAD";
-  }
-  return out.empty() ? out : out + ", OPTIONS";
-}
-
-http::Response plain_error(int status, std::string message, std::string code) {
+http::Response plain_error(std::string_view path, int status, std::string message,
+                           std::string code) {
   return error_response(
-      status, Status(StatusCode::kInvalidArgument, std::move(message), {}, std::move(code)));
+      dialect_of(path), status,
+      Status(StatusCode::kInvalidArgument, std::move(message), {}, std::move(code)));
 }
 
 bool is_json(std::string_view media_type) {
@@ -67,20 +30,32 @@ bool is_json(std::string_view media_type) {
 
 std::optional<http::Response> check_body_headers(const http::Request& request) {
   if (const std::string* type = request.header("content-type"); type && !is_json(*type)) {
-    return plain_error(415, "Content-Type must be application/json, not " + type->substr(0, 128),
+    return plain_error(request.path, 415,
+                       "Content-Type must be application/json, not " + type->substr(0, 128),
                        "unsupported_media_type");
   }
   const std::string* coding = request.header("content-encoding");
   if (coding != nullptr && *coding != "identity") {
-    return plain_error(415, "Content-Encoding " + coding->substr(0, 64) + " is not supported",
+    return plain_error(request.path, 415,
+                       "Content-Encoding " + coding->substr(0, 64) + " is not supported",
                        "unsupported_content_encoding");
   }
   return std::nullopt;
 }
 
-}  // namespace
+// The headers that a preflight asks for, if they are no more than names; else those of the APIs.
+std::string allowed_headers(const http::Request& request) {
+  const std::string* asked = request.header("access-control-request-headers");
+  const bool names = asked != nullptr && !asked->empty() &&
+                     asked->size() <= kEchoedHeadersBytesMax &&
+                     std::all_of(asked->begin(), asked->end(), [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                              (c >= '0' && c <= '9') || c == '-' || c == ',' || c == ' ';
+                     });
+  return names ? *asked : "Authorization, Content-Type, X-Api-Key, Anthropic-Version";
+}
 
-std::span<const Route> route_table() { return kRoutes; }
+}  // namespace
 
 std::string_view state_name(EngineStats::State state) {
   switch (state) {
@@ -102,40 +77,49 @@ Api::Api(Engine& engine, ApiOptions options, const Clock& clock, LogSink& log, L
     : engine_(engine),
       options_(std::move(options)),
       clock_(clock),
+      port_(port),
       started_s_(clock.unix_us() / 1'000'000),
-      chat_(engine, options_.chat, clock, log, port) {}
+      replies_(engine, options_.chat, clock, log, port) {}
 
 void Api::set_options(ApiOptions options) {
   options_ = std::move(options);
-  chat_.set_settings(options_.chat);
+  replies_.set_settings(options_.chat);
 }
 
-std::optional<std::string> Api::label_of(const http::Request& request) const {
-  if (!options_.keys) return std::string();
-  return options_.keys->label_of(request);
+void Api::watch_server(const http::Server* server) { server_ = server; }
+
+std::optional<KeyIdentity> Api::key_of(const http::Request& request) const {
+  if (!options_.keys) return KeyIdentity();
+  return options_.keys->identify(request);
 }
 
 std::optional<http::Response> Api::precheck(const http::Request& request) const {
   const std::string allow = allowed_methods(request.path);
-  if (allow.empty() && request.path != "*") {
-    return plain_error(404, "no such path: " + request.path.substr(0, 256), "not_found");
+  const bool asks_about_all = request.path == "*" && request.method == Method::kOptions;
+  if (asks_about_all || (!allow.empty() && request.method == Method::kOptions)) return std::nullopt;
+  const Route* route = find_route(request.method, request.path);
+  const bool open = route != nullptr && route->open;
+  // Without a key nobody learns which paths there are.
+  if (!open && !key_of(request)) {
+    auto response =
+        plain_error(request.path, 401, "a valid API key is needed (Authorization: Bearer KEY)",
+                    "invalid_api_key");
+    response.headers.push_back({"WWW-Authenticate", "Bearer"});
+    return response;
   }
-  if (request.method == Method::kOptions) return std::nullopt;
-  const Route* route = find_route(request);
+  if (allow.empty()) {
+    return plain_error(request.path, 404, "no such path: " + request.path.substr(0, 256),
+                       "not_found");
+  }
   if (route == nullptr) {
     auto response = plain_error(
-        405, std::string(http::method_name(request.method)) + " is not allowed for " + request.path,
+        request.path, 405,
+        std::string(http::method_name(request.method)) + " is not allowed for " + request.path,
         "method_not_allowed");
     response.headers.push_back({"Allow", allow});
     return response;
   }
-  if (!route->open && !label_of(request)) {
-    auto response = plain_error(401, "a valid API key is needed (Authorization: Bearer KEY)",
-                                "invalid_api_key");
-    response.headers.push_back({"WWW-Authenticate", "Bearer"});
-    return response;
-  }
-  if (route->json_body) return check_body_headers(request);
+  if (route->json_body()) return check_body_headers(request);
   return std::nullopt;
 }
 
@@ -148,7 +132,7 @@ void Api::handle(const std::shared_ptr<http::Exchange>& exchange) {
     exchange->respond(std::move(response));
     return;
   }
-  const Route* route = find_route(request);
+  const Route* route = find_route(request.method, request.path);
   TF_CHECK_MSG(route != nullptr, "precheck lets only routed requests through");
   (this->*route->run)(exchange);
 }
@@ -161,86 +145,25 @@ void Api::decorate(const http::Request& request, http::Response& response) const
   if (!any && std::find(allowed.begin(), allowed.end(), *origin) == allowed.end()) return;
   response.headers.push_back({"Access-Control-Allow-Origin", any ? "*" : *origin});
   if (!any) response.headers.push_back({"Vary", "Origin"});
-  if (request.method != Method::kOptions) return;
+  if (request.method != Method::kOptions) {
+    response.headers.push_back(
+        {"Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After"});
+    return;
+  }
   response.headers.push_back({"Access-Control-Allow-Methods", allowed_methods(request.path)});
-  response.headers.push_back({"Access-Control-Allow-Headers",
-                              "Authorization, Content-Type, "
-                              "X-Api-Key"});
+  response.headers.push_back({"Access-Control-Allow-Headers", allowed_headers(request)});
   response.headers.push_back({"Access-Control-Max-Age", "600"});
 }
 
-void Api::run_health(const std::shared_ptr<http::Exchange>& exchange) {
-  const EngineStats stats = engine_.stats();
-  const bool ready = stats.state == EngineStats::State::kReady;
-  http::Response response;
-  response.status = ready ? 200 : 503;
-  JsonOut json(response.body);
-  json.open_object().key("status").string(ready ? "ok" : state_name(stats.state));
-  json.key("state").string(state_name(stats.state));
-  if (!options_.keys) {  // with keys, strangers learn no more than that
-    json.key("ok").boolean(ready).key("detail").string(stats.state_detail);
-    json.key("requests_running").number(stats.slots_busy);
-    json.key("requests_waiting").number(stats.waiting);
-    json.key("requests_total").number(stats.requests_total);
-    json.key("prompt_tokens_total").number(stats.prompt_tokens_total);
-    json.key("cached_tokens_total").number(stats.cached_tokens_total);
-    json.key("completion_tokens_total").number(stats.completion_tokens_total);
-    json.key("prefill_seconds_total").number(stats.prefill_seconds_total);
-    json.key("decode_seconds_total").number(stats.decode_seconds_total);
-    json.key("rounds_total").number(stats.rounds_total);
-    json.key("drafted_total").number(stats.drafted_total);
-    json.key("accepted_total").number(stats.accepted_total);
-    json.key("context_length").number(stats.context);
-    json.key("streams").open_object().key("decoding").number(stats.slots_busy - stats.prefilling);
-    json.key("prefilling").number(stats.prefilling).key("max").number(stats.slots_total);
-    json.close_object();
+void Api::run_reply(const std::shared_ptr<http::Exchange>& exchange) {
+  const http::Request& request = exchange->request();
+  const Route* route = find_route(request.method, request.path);
+  KeyIdentity key = key_of(request).value_or(KeyIdentity());
+  ReplyService::Prepare prepare;
+  if (route->dialect == Dialect::kResponses) {
+    prepare = [this, label = key.label](ReplyOrder& order) { return store_.attach(order, label); };
   }
-  json.close_object();
-  if (!ready) response.headers.push_back({"Retry-After", std::to_string(kRetryAfterSeconds)});
-  exchange->respond(std::move(response));
-}
-
-void Api::run_live(const std::shared_ptr<http::Exchange>& exchange) {
-  http::Response response;
-  response.body = "{\"status\":\"ok\"}";
-  exchange->respond(std::move(response));
-}
-
-std::string Api::model_json() const {
-  const EngineStats stats = engine_.stats();
-  std::string out;
-  JsonOut json(out);
-  json.open_object().key("id").string(options_.chat.served_name).key("object").string("model");
-  json.key("created").number(started_s_).key("owned_by").string("tensorfold");
-  if (stats.context > 0) json.key("max_model_len").number(stats.context);
-  json.close_object();
-  return out;
-}
-
-void Api::run_models(const std::shared_ptr<http::Exchange>& exchange) {
-  http::Response response;
-  JsonOut json(response.body);
-  json.open_object().key("object").string("list").key("data").open_list();
-  json.raw(model_json()).close_list().close_object();
-  exchange->respond(std::move(response));
-}
-
-void Api::run_model(const std::shared_ptr<http::Exchange>& exchange) {
-  const std::string& path = exchange->request().path;
-  const std::string id = path.substr(path.rfind('/') + 1);
-  if (id != options_.chat.served_name) {
-    exchange->respond(error_response(Status(StatusCode::kNotFound,
-                                            "The model `" + id.substr(0, 128) + "` does not exist",
-                                            "model", "model_not_found")));
-    return;
-  }
-  http::Response response;
-  response.body = model_json();
-  exchange->respond(std::move(response));
-}
-
-void Api::run_chat(const std::shared_ptr<http::Exchange>& exchange) {
-  chat_.handle(exchange, label_of(exchange->request()).value_or(""));
+  replies_.handle(exchange, std::move(key), route->dialect, route->read, std::move(prepare));
 }
 
 }  // namespace tensorfold::api

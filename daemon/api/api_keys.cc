@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 
 namespace tensorfold::api {
 namespace {
@@ -31,6 +32,39 @@ bool is_label(std::string_view text) {
 bool is_key(std::string_view text) {
   return text.size() >= kApiKeyBytesLeast && text.size() <= kApiKeyBytesMax &&
          std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
+}
+
+// "running=4 waiting=16 background"
+Status read_bounds(std::string_view text, const std::string& where, KeyIdentity& out) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of(" \t"), text.size());
+    const std::string_view word = text.substr(0, end);
+    text = trim(text.substr(end));
+    if (word == "background") {
+      out.background = true;
+      continue;
+    }
+    const size_t equals = word.find('=');
+    const std::string_view name = word.substr(0, std::min(equals, word.size()));
+    const bool running = name == "running", waiting = name == "waiting";
+    int number = -1;
+    if (equals != std::string_view::npos) {
+      const char* last = word.data() + word.size();
+      const auto parsed = std::from_chars(word.data() + equals + 1, last, number);
+      if (parsed.ec != std::errc() || parsed.ptr != last) number = -1;
+    }
+    const int most = running ? kKeyRunningMax : kKeyWaitingMax;
+    if ((!running && !waiting) || number < (running ? 1 : 0) || number > most) {
+      return invalid_argument(where + "after a key may stand running=1.." +
+                              std::to_string(kKeyRunningMax) + ", waiting=0.." +
+                              std::to_string(kKeyWaitingMax) + " and background");
+    }
+    (running ? out.running : out.waiting) = number;
+  }
+  if (out.waiting > 0 && out.running == 0) {
+    return invalid_argument(where + "waiting= needs running=");
+  }
+  return ok_status();
 }
 
 }  // namespace
@@ -81,6 +115,11 @@ Result<ApiKeys> ApiKeys::parse(const std::string& text, const std::string& file)
       return invalid_argument(where + "a label is 1.." + std::to_string(kKeyLabelBytesMax) +
                               " letters, digits, '.', '-' or '_'");
     }
+    KeyIdentity identity;
+    identity.label = std::move(label);
+    const size_t blank = std::min(entry.find_first_of(" \t"), entry.size());
+    TF_RETURN_IF_ERROR(read_bounds(trim(entry.substr(blank)), where, identity));
+    entry = entry.substr(0, blank);
     if (!is_key(entry)) {
       return invalid_argument(where + "a key is " + std::to_string(kApiKeyBytesLeast) + ".." +
                               std::to_string(kApiKeyBytesMax) + " printable characters");
@@ -88,7 +127,7 @@ Result<ApiKeys> ApiKeys::parse(const std::string& text, const std::string& file)
     if (keys.keys_.size() == kApiKeysMax) {
       return invalid_argument(where + "more than " + std::to_string(kApiKeysMax) + " keys");
     }
-    keys.keys_.push_back({std::move(label), digest_of(entry)});
+    keys.keys_.push_back({std::move(identity), digest_of(entry)});
   }
   if (keys.keys_.empty()) return invalid_argument(file + " holds no key");
   return keys;
@@ -100,7 +139,7 @@ ApiKeys::Digest ApiKeys::digest_of(std::string_view key) {
   return digest;
 }
 
-std::optional<std::string> ApiKeys::find(std::string_view key) const {
+std::optional<KeyIdentity> ApiKeys::find(std::string_view key) const {
   const Digest digest = digest_of(key);
   const Key* found = nullptr;
   for (const Key& candidate : keys_) {  // all of them, whatever matches
@@ -109,10 +148,10 @@ std::optional<std::string> ApiKeys::find(std::string_view key) const {
     }
   }
   if (found == nullptr) return std::nullopt;
-  return found->label;
+  return found->identity;
 }
 
-std::optional<std::string> ApiKeys::label_of(const http::Request& request) const {
+std::optional<KeyIdentity> ApiKeys::identify(const http::Request& request) const {
   if (const std::string* bearer = request.header("authorization")) {
     std::string_view value = *bearer;
     constexpr std::string_view kScheme = "bearer ";

@@ -1,4 +1,6 @@
 // API keys: one "label: key" or "key" a line, '#' comments, in a file that only its owner can read.
+// After the key may stand what holds for it: running=N (replies in progress), waiting=N (replies
+// that wait for that), background (its requests yield to others).
 //
 // Only SHA-256 digests are kept, and every attempt is compared with all of them in constant time,
 // so neither memory nor timing tells a key.
@@ -11,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/api/key_gate.h"
 #include "daemon/http/message.h"
 #include "engine/base/status.h"
 
@@ -28,18 +31,18 @@ class ApiKeys {
   static Result<ApiKeys> load(const std::string& file);
   static Result<ApiKeys> parse(const std::string& text, const std::string& file);
 
-  // The label of the key that a request carries (Authorization: Bearer, or x-api-key).
-  std::optional<std::string> label_of(const http::Request& request) const;
+  // Whose key a request carries (Authorization: Bearer, or x-api-key).
+  std::optional<KeyIdentity> identify(const http::Request& request) const;
   size_t size() const { return keys_.size(); }
 
  private:
   using Digest = std::array<unsigned char, 32>;
   struct Key {
-    std::string label;
+    KeyIdentity identity;
     Digest digest;
   };
   static Digest digest_of(std::string_view key);
-  std::optional<std::string> find(std::string_view key) const;
+  std::optional<KeyIdentity> find(std::string_view key) const;
 
   std::vector<Key> keys_;
 };

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "daemon/api/chat_request.h"
+#include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
 
 namespace tensorfold::api {
@@ -146,27 +147,34 @@ Result<ChatMessage> read_message(const Json& value, const std::string& path) {
   return message;
 }
 
+}  // namespace
+
 // The prompt of the model ends with the header of a reply after a user turn, a tool's result or a
 // later system message; after anything else there is nothing to reply to.
-Status check_last(const std::vector<ChatMessage>& messages) {
+Status check_last_message(const std::vector<ChatMessage>& messages, bool gone_on_with) {
   const size_t last = messages.size() - 1;
   const std::string path = item_path("messages", last);
-  if (messages[last].role == Role::kAssistant) {
-    return invalid_argument(
-        path +
-            " is an assistant message: continuing one is not supported, end with a user message "
-            "or a tool's result",
-        path);
+  const bool assistant = messages[last].role == Role::kAssistant;
+  if (gone_on_with) {
+    if (!assistant) {
+      return invalid_argument(
+          path + " is not an assistant message: continue_final_message has nothing to go on with",
+          "continue_final_message");
+    }
+    if (messages[last].tool_calls.empty()) return ok_status();
+    return invalid_argument(path + ".tool_calls: calls cannot be continued", path + ".tool_calls");
   }
-  bool only_system = true;
-  for (const ChatMessage& message : messages) only_system &= message.role == Role::kSystem;
-  if (only_system && messages.size() == 1) {
+  if (assistant) {
+    return invalid_argument(path +
+                                " is an assistant message: end with a user message or a tool's "
+                                "result, or say continue_final_message",
+                            path);
+  }
+  if (messages.size() == 1 && messages[0].role == Role::kSystem) {
     return invalid_argument("messages holds no user message", "messages");
   }
   return ok_status();
 }
-
-}  // namespace
 
 Status read_messages(const Json& value, const ChatDefaults&, ChatCall& call) {
   if (!value.is_array()) return wrong_kind("messages", "a list", value);
@@ -180,7 +188,7 @@ Status read_messages(const Json& value, const ChatDefaults&, ChatCall& call) {
     TF_ASSIGN_OR_RETURN(ChatMessage message, read_message(list[i], item_path("messages", i)));
     call.request.prompt.messages.push_back(std::move(message));
   }
-  return check_last(call.request.prompt.messages);
+  return ok_status();
 }
 
 }  // namespace tensorfold::api

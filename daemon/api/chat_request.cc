@@ -4,20 +4,22 @@
 
 #include <algorithm>
 
+#include "daemon/api/chat_writer.h"
+#include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
+#include "daemon/api/reply_order.h"
 
 namespace tensorfold::api {
 namespace {
 
-const ChatField* find_field(std::string_view name) {
-  for (const ChatField& field : chat_fields())
+const ChatField* find_field(std::span<const ChatField> table, std::string_view name) {
+  for (const ChatField& field : table)
     if (field.name == name) return &field;
   return nullptr;
 }
 
-Status read_member(const std::string& name, const Json& value, const ChatDefaults& defaults,
-                   ChatCall& call) {
-  const ChatField* field = find_field(name);
+Status read_member(const ChatField* field, const std::string& name, const Json& value,
+                   const ChatDefaults& defaults, ChatCall& call) {
   if (field == nullptr) {
     const std::string shown = name.substr(0, 128);
     return invalid_argument("unknown field " + shown, shown);
@@ -34,22 +36,33 @@ Status read_member(const std::string& name, const Json& value, const ChatDefault
   return invalid_argument(name + " is not supported: " + std::string(field->note), name);
 }
 
-// An explicit switch wins over thinking.type, that over the effort, that over the server's default.
-void settle_thinking(const ChatDefaults& defaults, ChatCall& call) {
-  const ThinkingWishes& wish = call.thinking;
-  ThinkingOptions& thinking = call.request.prompt.thinking;
-  thinking.effort = wish.effort.value_or(kEffortDefault);
-  thinking.enabled = defaults.thinking;
-  if (wish.from_effort) thinking.enabled = *wish.from_effort;
-  if (wish.type) thinking.enabled = *wish.type;
-  if (wish.switched) thinking.enabled = *wish.switched;
-  if (!thinking.enabled) thinking.budget.reset();
+Status settle(const ChatDefaults& defaults, ChatCall& call) {
+  Request& request = call.request;
+  if (request.prompt.messages.empty()) return invalid_argument("messages is missing", "messages");
+  TF_RETURN_IF_ERROR(check_last_message(request.prompt.messages, request.prompt.continue_final));
+  if (call.no_header_asked && !request.prompt.continue_final) {
+    return invalid_argument("add_generation_prompt: false needs continue_final_message: true",
+                            "add_generation_prompt");
+  }
+  if (call.top_logprobs >= 0 && !call.logprobs) {
+    return invalid_argument("top_logprobs needs logprobs: true", "top_logprobs");
+  }
+  if (call.logprobs) request.top_logprobs = std::max(0, call.top_logprobs);
+  if (call.tool_choice == ToolChoice::kNone) {
+    request.prompt.tools.clear();
+    call.form.tools.clear();
+  }
+  TF_RETURN_IF_ERROR(settle_limits(call));
+  TF_ASSIGN_OR_RETURN(
+      request.constraint,
+      settle_constraint(std::move(call.form), request.parallel_tool_calls, request.ignore_eos));
+  settle_thinking(defaults, call);
+  return ok_status();
 }
 
-Status settle(const ChatDefaults& defaults, ChatCall& call) {
-  if (call.request.prompt.messages.empty()) {
-    return invalid_argument("messages is missing", "messages");
-  }
+}  // namespace
+
+Status settle_limits(ChatCall& call) {
   if (call.max_tokens && call.max_completion_tokens &&
       *call.max_tokens != *call.max_completion_tokens) {
     return invalid_argument("max_tokens and max_completion_tokens differ; give one of them",
@@ -57,28 +70,23 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
   }
   const auto most = call.max_completion_tokens ? call.max_completion_tokens : call.max_tokens;
   if (most) call.request.max_tokens = static_cast<int>(*most);
+  if (most && call.request.min_tokens > *most) {
+    return invalid_argument("min_tokens is above max_tokens", "min_tokens");
+  }
+  if (most && *most == 0) {
+    call.prefill_only = true;
+    call.request.max_tokens = 1;
+  }
   if (call.stream_options_given && !call.stream) {
     return invalid_argument("stream_options needs stream: true", "stream_options");
   }
-  if (call.top_logprobs >= 0 && !call.logprobs) {
-    return invalid_argument("top_logprobs needs logprobs: true", "top_logprobs");
+  if (call.progress && !call.stream) {
+    return invalid_argument("return_progress needs stream: true", "return_progress");
   }
-  if (call.logprobs) call.request.top_logprobs = std::max(0, call.top_logprobs);
-  if (call.tool_choice == ToolChoice::kNone) {
-    call.request.prompt.tools.clear();
-    call.form.tools.clear();
-  }
-  TF_ASSIGN_OR_RETURN(
-      call.request.constraint,
-      settle_constraint(std::move(call.form), call.request.parallel_tool_calls,
-                        call.request.ignore_eos));
-  settle_thinking(defaults, call);
   return ok_status();
 }
 
-}  // namespace
-
-Result<ChatCall> parse_chat(std::string_view body, const ChatDefaults& defaults) {
+Result<Json> parse_body(std::string_view body) {
   auto parsed = parse_json(body);
   if (!parsed.ok()) {
     return invalid_argument("the request body is not JSON: " + parsed.status().message());
@@ -87,16 +95,55 @@ Result<ChatCall> parse_chat(std::string_view body, const ChatDefaults& defaults)
     return invalid_argument("the request body must be a JSON object, not " +
                             std::string(kind_word(*parsed)));
   }
+  return parsed;
+}
+
+Status read_fields(const Json& body, std::span<const ChatField> table, const ChatDefaults& defaults,
+                   ChatCall& call) {
+  for (const auto& [name, value] : body.as_object()) {
+    TF_RETURN_IF_ERROR(read_member(find_field(table, name), name, value, defaults, call));
+  }
+  return ok_status();
+}
+
+ChatCall call_with(const ChatDefaults& defaults) {
   ChatCall call;
   call.request.sampling.temperature = defaults.temperature;
   call.request.sampling.top_p = defaults.top_p;
   call.request.sampling.top_k = defaults.top_k;
   call.request.sampling.min_p = defaults.min_p;
-  for (const auto& [name, value] : parsed->as_object()) {
-    TF_RETURN_IF_ERROR(read_member(name, value, defaults, call));
-  }
+  return call;
+}
+
+Result<ChatCall> parse_chat(std::string_view body, const ChatDefaults& defaults) {
+  TF_ASSIGN_OR_RETURN(const Json parsed, parse_body(body));
+  ChatCall call = call_with(defaults);
+  TF_RETURN_IF_ERROR(read_fields(parsed, chat_fields(), defaults, call));
   TF_RETURN_IF_ERROR(settle(defaults, call));
   return call;
+}
+
+ReplyOrder order_of(ChatCall call, Dialect dialect) {
+  ReplyOrder order;
+  order.dialect = dialect;
+  order.n = call.n;
+  order.model = std::move(call.model);
+  order.stream = call.stream;
+  order.progress = call.progress;
+  order.seed_given = call.seed_given;
+  order.parse_calls = call.tools_given;
+  order.hide_calls = call.tool_choice == ToolChoice::kNone;
+  order.prefill_only = call.prefill_only;
+  order.prompts.push_back(std::move(call.request));
+  return order;
+}
+
+Result<ReplyOrder> read_chat_order(std::string_view body, const ChatDefaults& defaults) {
+  TF_ASSIGN_OR_RETURN(ChatCall call, parse_chat(body, defaults));
+  const ChatLook look{call.n, call.include_usage, call.logprobs, call.token_ids};
+  ReplyOrder order = order_of(std::move(call), Dialect::kChat);
+  order.writer = make_chat_writer(order.stream, look);
+  return order;
 }
 
 }  // namespace tensorfold::api

@@ -64,6 +64,21 @@ struct ChatCall {
   std::optional<int64_t> max_tokens, max_completion_tokens;
   int top_logprobs = -1;
   bool stream_options_given = false;
+  int n = 1;                     // choices
+  bool progress = false;         // of a stream: prompt progress
+  bool token_ids = false;        // the reply's ids are wanted
+  bool prefill_only = false;     // max_tokens 0
+  bool no_header_asked = false;  // add_generation_prompt false
+
+  // Only where an API has them:
+  std::vector<Prompt> prompts;  // /v1/completions
+  bool echo = false;
+  std::optional<std::string> suffix;
+  bool add_bos = false;
+  std::string previous;  // /v1/responses
+  std::optional<std::string> instructions;
+  bool store = true;
+  Json metadata;
 };
 
 Result<ChatCall> parse_chat(std::string_view body, const ChatDefaults& defaults);

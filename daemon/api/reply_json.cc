@@ -1,5 +1,8 @@
 #include "daemon/api/reply_json.h"
 
+#include <cmath>
+
+#include "engine/base/check.h"
 #include "engine/base/utf8.h"
 
 namespace tensorfold::api {
@@ -8,13 +11,30 @@ namespace {
 void put_token(JsonOut& json, TokenId id, float logprob, const TokenText& text) {
   const std::string bytes = text(id);
   json.key("token").string(utf8_lossy(bytes));
-  json.key("logprob").number(static_cast<double>(logprob));
+  json.key("logprob").number(shown_logprob(logprob));
   json.key("bytes").open_list();
   for (const char c : bytes) json.number(static_cast<int>(static_cast<unsigned char>(c)));
   json.close_list();
 }
 
 }  // namespace
+
+void ReplyText::add(const OutputDelta& delta) {
+  reasoning += delta.reasoning;
+  content += delta.content;
+  for (const ToolCallDelta& piece : delta.tool_calls) {
+    const auto index = static_cast<size_t>(piece.index);
+    TF_CHECK_LE(index, calls.size());
+    if (index == calls.size()) calls.emplace_back();
+    if (!piece.id.empty()) calls[index].id = piece.id;
+    if (!piece.name.empty()) calls[index].name = piece.name;
+    calls[index].arguments += piece.arguments;
+  }
+}
+
+double shown_logprob(float logprob) {
+  return std::isfinite(logprob) ? static_cast<double>(logprob) : kNoLogprob;
+}
 
 void put_usage(JsonOut& json, const Usage& usage) {
   json.open_object();
@@ -30,7 +50,7 @@ void put_usage(JsonOut& json, const Usage& usage) {
   json.close_object();
 }
 
-void put_stats(JsonOut& json, const ReplyStats& stats) {
+void put_stats(JsonOut& json, const ReplyStats& stats, const std::vector<TokenId>* ids) {
   json.open_object();
   json.key("token_sha").string(stats.token_sha);
   // As the signed number that a request's "seed" takes.
@@ -42,6 +62,11 @@ void put_stats(JsonOut& json, const ReplyStats& stats) {
   json.key("rounds").number(stats.rounds);
   json.key("drafted").number(stats.drafted);
   json.key("accepted").number(stats.accepted);
+  if (ids != nullptr) {
+    json.key("token_ids").open_list();
+    for (const TokenId id : *ids) json.number(id);
+    json.close_list();
+  }
   if (!stats.annotations.empty()) {
     json.key("annotations").open_list();
     for (const std::string& s : stats.annotations) json.string(utf8_lossy(s));

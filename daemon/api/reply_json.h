@@ -5,11 +5,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "daemon/api/json_out.h"
 #include "engine/engine.h"
 
 namespace tensorfold::api {
+
+using TokenText = std::function<std::string(TokenId)>;  // raw bytes of a token
 
 // What stands in every object of one reply.
 struct ReplyInfo {
@@ -17,16 +20,26 @@ struct ReplyInfo {
   int64_t created_s = 0;    // Unix time
   std::string model;        // the served name
   std::string fingerprint;  // of the model and its numerics; may be empty
-  bool include_usage = false;
-  bool logprobs = false;
-  bool hide_calls = false;  // tool_choice "none": calls that come all the same are not shown
+  TokenText text;
+  int prompt_tokens = 0, cached_tokens = 0;
 };
 
-using TokenText = std::function<std::string(TokenId)>;  // raw bytes of a token
+// The text of one choice, collected.
+struct ReplyText {
+  struct Call {
+    std::string id, name, arguments;
+  };
+  std::string reasoning, content;
+  std::vector<Call> calls;
+  void add(const OutputDelta& delta);
+};
 
 void put_usage(JsonOut& json, const Usage& usage);
 // The stats block: token_sha is the handle by which two replies are compared.
-void put_stats(JsonOut& json, const ReplyStats& stats);
+void put_stats(JsonOut& json, const ReplyStats& stats, const std::vector<TokenId>* ids = nullptr);
+// A log-probability as JSON can say it: one of minus infinity is kNoLogprob.
+inline constexpr double kNoLogprob = -9999;
+double shown_logprob(float logprob);
 // One list entry per token; appends to `out` with a comma before each entry but the first.
 void append_logprobs(std::string& out, std::span<const TokenLogprob> tokens, const TokenText& text);
 void put_logprobs(JsonOut& json, std::string_view entries);

@@ -175,7 +175,7 @@ std::string Control::status_json() const {
   put_load(json, stats, facts_.queue_requests);
   put_totals(json, stats);
   const http::ServerCounters& http = http_.counters();
-  const api::ChatCounters& chat = api_.chat().counters();
+  const api::ReplyCounters& chat = api_.chat().counters();
   json.key("http").open_object().key("connections").number(http_.connections());
   json.key("requests_total").number(http.requests_total);
   json.key("bad_requests_total").number(http.bad_requests_total);

@@ -93,7 +93,7 @@ void Connection::send_error(int status, std::string_view message) {
   Response response;
   response.status = status;
   if (server_.hooks_.error_body) {
-    response.body = server_.hooks_.error_body(status, message);
+    response.body = server_.hooks_.error_body(parser_.request(), status, message);
   } else {
     response.content_type = "text/plain; charset=utf-8";
     response.body = std::string(message) + "\n";

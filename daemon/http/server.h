@@ -31,8 +31,9 @@ struct ServerHooks {
   std::function<std::optional<Response>(const Request&)> precheck;
   // Adds headers to a reply to that request. May be empty.
   std::function<void(const Request&, Response&)> decorate;
-  // The body of replies that the server itself makes (400, 408, 413, 431, 503). May be empty.
-  std::function<std::string(int status, std::string_view message)> error_body;
+  // The body of replies that the server itself makes (400, 408, 413, 431, 503), with what is known
+  // of the request. May be empty.
+  std::function<std::string(const Request&, int status, std::string_view message)> error_body;
 };
 
 struct ServerCounters {

@@ -46,6 +46,7 @@ class OutputParser {
 
   OutputDelta take();  // what is new
   bool stopped() const { return stopped_; }
+  int stop_index() const { return stops_.stop_index(); }
   bool in_reasoning() const;
   int calls() const { return calls_; }
   int calls_closed() const { return calls_closed_; }

@@ -47,6 +47,7 @@ class OutputStreamImpl final : public OutputStream {
   }
 
   bool stopped() const override { return parser_.stopped(); }
+  int stop_index() const override { return parser_.stop_index(); }
   int reasoning_tokens() const override { return reasoning_tokens_; }
   int tool_calls() const override { return parser_.calls(); }
   int tool_calls_closed() const override { return parser_.calls_closed(); }

@@ -268,6 +268,7 @@ class Renderer {
     const bool kept = !drop_ || static_cast<int>(i) > last_user_;
     if (options_.thinking && !after_task && kept) {
       out_.client(m.reasoning.value_or(""));
+      if (m.wo_eos && m.open_reasoning) return {};
       out_.control(kThinkCloseText);
     }
     if (Status s = text_or_empty(m.content); !s.ok()) return s;

@@ -28,6 +28,9 @@ inline constexpr std::string_view kReminderText = "<｜latest_reminder｜>";
 inline constexpr std::string_view kThinkOpenText = "<think>";
 inline constexpr std::string_view kThinkCloseText = "</think>";
 inline constexpr std::string_view kDsmlText = "｜DSML｜";
+inline constexpr std::string_view kFimBeginText = "<｜fim▁begin｜>";
+inline constexpr std::string_view kFimHoleText = "<｜fim▁hole｜>";
+inline constexpr std::string_view kFimEndText = "<｜fim▁end｜>";
 inline constexpr std::string_view kImageText = "<｜deepseek_image｜>";
 
 // Names of the tags of a tool-call block, as they follow kDsmlText.
@@ -70,6 +73,8 @@ struct TokenizedPrompt {
   std::vector<TokenId> ids;
   bool ends_in_reasoning = false;
 };
+// A prompt of raw text is not rendered; with a suffix it becomes BOS, begin, text, hole, suffix,
+// end, and neither text holds control tokens (reason no_fim for a vocabulary without the tokens).
 Result<TokenizedPrompt> tokenize_prompt(const Prompt& prompt, const Tokenizer& tokenizer,
                                         PromptFormat format, bool allow_control_tokens);
 

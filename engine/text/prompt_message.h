@@ -58,6 +58,7 @@ struct PromptMessage {
   std::optional<Json> response_format;
   std::optional<std::string> task;
   bool wo_eos = false;  // an assistant turn to be continued: no end-of-sentence token
+  bool open_reasoning = false;  // with wo_eos: its reasoning is not closed either
 };
 
 // What to do with text of a message that spells the image placeholder.

@@ -98,8 +98,14 @@ Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
   for (const ChatMessage& message : prompt.messages) {
     messages.push_back(message_of(message, format));
   }
-  return encode_serving(std::move(messages), prompt.tools, prompt.thinking, format,
-                        allow_control_tokens);
+  if (prompt.continue_final && !messages.empty() && messages.back().role == "assistant") {
+    messages.back().wo_eos = true;
+    messages.back().open_reasoning = starts_in_reasoning(prompt);
+  }
+  Result<EncodedPrompt> out = encode_serving(std::move(messages), prompt.tools, prompt.thinking,
+                                             format, allow_control_tokens);
+  if (out.ok() && prompt.continue_final) out->ends_in_reasoning = starts_in_reasoning(prompt);
+  return out;
 }
 
 Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
@@ -128,6 +134,38 @@ Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
   return encode_messages(messages, options);
 }
 
+namespace {
+
+Result<std::vector<TokenId>> tokenize_raw(const RawPrompt& raw, const Tokenizer& tokenizer) {
+  std::string text;
+  std::vector<TextSpan> plain;
+  const auto client = [&](const std::string& part) {
+    if (!part.empty()) plain.push_back({text.size(), text.size() + part.size()});
+    text += part;
+  };
+  if (raw.suffix) {
+    for (const std::string_view token : {kFimBeginText, kFimHoleText, kFimEndText}) {
+      if (!tokenizer.id_of(token)) {
+        return invalid_argument("suffix: this model has no tokens to fill in the middle", "suffix",
+                                "no_fim");
+      }
+    }
+    text += kBosText;
+    text += kFimBeginText;
+    client(raw.text);
+    text += kFimHoleText;
+    client(*raw.suffix);
+    text += kFimEndText;
+    return tokenizer.encode(text, plain);
+  }
+  if (raw.add_bos) text += kBosText;
+  client(raw.text);
+  if (raw.control_tokens) plain.clear();
+  return tokenizer.encode(text, plain);
+}
+
+}  // namespace
+
 Result<TokenizedPrompt> tokenize_prompt(const Prompt& prompt, const Tokenizer& tokenizer,
                                         PromptFormat format, bool allow_control_tokens) {
   TokenizedPrompt out;
@@ -140,6 +178,10 @@ Result<TokenizedPrompt> tokenize_prompt(const Prompt& prompt, const Tokenizer& t
       }
     }
     out.ids = *prompt.ids;
+    return out;
+  }
+  if (prompt.raw) {
+    TF_ASSIGN_OR_RETURN(out.ids, tokenize_raw(*prompt.raw, tokenizer));
     return out;
   }
   Result<EncodedPrompt> encoded = encode_prompt(prompt, format, allow_control_tokens);

@@ -24,9 +24,10 @@ void Utf8Stream::flush(std::string& out) {
 }
 
 StopMatcher::StopMatcher(const std::vector<std::string>& stops) {
-  for (const std::string& text : stops) {
+  for (size_t n = 0; n < stops.size(); ++n) {
+    const std::string& text = stops[n];
     if (text.empty()) continue;
-    Stop stop{text, std::vector<size_t>(text.size(), 0), 0};
+    Stop stop{text, static_cast<int>(n), std::vector<size_t>(text.size(), 0), 0};
     for (size_t i = 1, border = 0; i < text.size(); ++i) {
       while (border > 0 && text[i] != text[border]) border = stop.fallback[border - 1];
       if (text[i] == text[border]) ++border;
@@ -54,7 +55,9 @@ void StopMatcher::push(std::string_view text, std::string& out) {
     held_ += c;
     size_t complete = 0;  // the longest stop string that ends here
     for (Stop& stop : stops_) {
-      if (advance(stop, c)) complete = std::max(complete, stop.text.size());
+      if (!advance(stop, c) || stop.text.size() <= complete) continue;
+      complete = stop.text.size();
+      stop_index_ = stop.index;
     }
     if (complete == 0) continue;
     out.append(held_, 0, held_.size() - complete);

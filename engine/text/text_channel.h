@@ -30,10 +30,12 @@ class StopMatcher {
   void push(std::string_view text, std::string& out);
   void flush(std::string& out);  // gives up what is held; a match does not reach across
   bool stopped() const { return stopped_; }
+  int stop_index() const { return stop_index_; }  // which one of those given; -1: none yet
 
  private:
   struct Stop {
     std::string text;
+    int index = 0;
     std::vector<size_t> fallback;  // Knuth-Morris-Pratt: the longest border of each prefix
     size_t matched = 0;            // bytes
   };
@@ -42,6 +44,7 @@ class StopMatcher {
   std::vector<Stop> stops_;
   std::string held_;
   bool stopped_ = false;
+  int stop_index_ = -1;
 };
 
 }  // namespace tensorfold

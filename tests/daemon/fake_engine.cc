@@ -24,6 +24,9 @@ namespace tensorfold {
 //   refuse            a prompt that is too long
 //   call NAME JSON    a tool call     emoji             characters cut between tokens
 //   think TEXT        reasoning (if thinking is on), then TEXT
+//   stall             three letters, then nothing and no step until it is cancelled
+//   chain             reasoning (if thinking is on), content and two calls
+//   choice            the choice's index and the seed
 //   params            the request's parameters as text
 struct FakeEngine::Script {
   std::vector<TokenId> ids;
@@ -47,6 +50,11 @@ namespace {
 
 std::string last_text(const Request& request) {
   std::string out;
+  if (request.prompt.raw) return request.prompt.raw->text;
+  if (request.prompt.ids) {
+    for (const TokenId id : *request.prompt.ids) out += static_cast<char>(id);
+    return out;
+  }
   if (request.prompt.messages.empty()) return out;
   for (const ContentPart& part : request.prompt.messages.back().content) out += part.text;
   return out;
@@ -67,14 +75,32 @@ std::string params_text(const Request& r) {
       << " top_logprobs=" << r.top_logprobs << " tools=" << r.prompt.tools.size()
       << " thinking=" << r.prompt.thinking.enabled << " effort=" << r.prompt.thinking.effort
       << " parallel=" << r.parallel_tool_calls << " label=" << r.label;
+  if (r.min_tokens > 0) out << " min=" << r.min_tokens;
+  if (!r.cache_salt.empty()) out << " salt=" << r.cache_salt;
+  if (!r.sampling.logit_bias.empty()) out << " bias=" << r.sampling.logit_bias.size();
+  if (!r.allowed_tokens.empty()) out << " allowed=" << r.allowed_tokens.size();
+  if (r.prompt.continue_final) out << " continues";
+  if (r.prompt.raw && r.prompt.raw->suffix) out << " suffix=" << *r.prompt.raw->suffix;
+  if (r.prompt.raw && r.prompt.raw->add_bos) out << " bos";
   return out.str();
 }
 
-int prompt_tokens_of(const Request& request) {
-  size_t n = 4;
-  for (const ChatMessage& message : request.prompt.messages)
-    for (const ContentPart& part : message.content) n += part.text.size() + 2;
-  return static_cast<int>(n);
+// A conversation is its texts, each with two marks, and four marks around them.
+std::vector<TokenId> prompt_ids(const Prompt& prompt) {
+  if (prompt.ids) return *prompt.ids;
+  std::vector<TokenId> out;
+  if (prompt.raw) {
+    append(out, prompt.raw->text + prompt.raw->suffix.value_or(""));
+    return out;
+  }
+  out.assign(4, kFakeEnd);
+  for (const ChatMessage& message : prompt.messages) {
+    for (const ContentPart& part : message.content) {
+      append(out, part.text);
+      out.insert(out.end(), 2, kFakeEnd);
+    }
+  }
+  return out;
 }
 
 std::string sha_of(const std::vector<TokenId>& ids) {
@@ -175,6 +201,11 @@ void FakeEngine::resume() {
   draining_ = false;
 }
 
+void FakeEngine::flush_cache(bool) {
+  std::lock_guard lock(mutex_);
+  ++totals_.cache_flushes_total;
+}
+
 bool FakeEngine::pause_ms(Job& job, int ms) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::milliseconds(ms), [&] { return job.cancelled.load(); });
@@ -199,7 +230,7 @@ FakeEngine::Script FakeEngine::script_of(const Request& request) {
   words >> verb;
   if (verb == "echo" || verb == "think" || verb == "emoji") {
     std::getline(words >> std::ws, rest);
-    if (request.prompt.thinking.enabled) {
+    if (starts_in_reasoning(request.prompt)) {
       append(script.ids, "hmm");
       script.ids.push_back(kFakeThinkEnd);
     }
@@ -215,8 +246,25 @@ FakeEngine::Script FakeEngine::script_of(const Request& request) {
     words >> n;
     for (int i = 0; i < n; ++i) script.ids.push_back('a' + i % 26);
     script.per_step = verb == "slow" ? 1 : 64;
-  } else if (verb == "hang") {
+  } else if (verb == "hang" || verb == "stall") {
     script.hang = true;
+    if (verb == "stall") append(script.ids, "abc");
+  } else if (verb == "choice") {
+    append(script.ids, std::to_string(request.sampling.choice_index) + " of " +
+                           std::to_string(request.sampling.seed));
+  } else if (verb == "chain") {  // reasoning, content and two calls
+    if (starts_in_reasoning(request.prompt)) {
+      append(script.ids, "hmm");
+      script.ids.push_back(kFakeThinkEnd);
+    }
+    append(script.ids, "text");
+    for (const std::string_view call : {"first", "second"}) {
+      script.ids.push_back(kFakeCallBegin);
+      append(script.ids, call);
+      script.ids.push_back(kFakeCallArguments);
+      append(script.ids, "{\"n\": 1}");
+      script.ids.push_back(kFakeCallEnd);
+    }
   } else if (verb == "queue") {
     words >> script.queue_ms;
     append(script.ids, "late");
@@ -260,9 +308,22 @@ void FakeEngine::run(Job& job) {
   job.done = true;
 }
 
+// A prefill that takes so long: steps and progress as a real one has them.
+bool FakeEngine::fill(Job& job, int ms, int prompt_tokens) {
+  constexpr int kStepMs = 10;
+  bool alive = true;
+  for (int done_ms = kStepMs; done_ms <= ms && alive; done_ms += kStepMs) {
+    alive = pause_ms(job, kStepMs);
+    ++waited_;
+    const int done = static_cast<int>(int64_t{prompt_tokens} * done_ms / ms);
+    if (alive) job.sink->on_progress(done, prompt_tokens);
+  }
+  return alive;
+}
+
 void FakeEngine::play(Job& job, const Script& script) {
   ReplyStats stats;
-  stats.usage.prompt_tokens = prompt_tokens_of(job.request);
+  stats.usage.prompt_tokens = static_cast<int>(prompt_ids(job.request.prompt).size());
   stats.usage.cached_tokens = std::min(4, stats.usage.prompt_tokens);
   stats.sampling_seed = job.request.sampling.seed;
   RequestSink& sink = *job.sink;
@@ -273,7 +334,7 @@ void FakeEngine::play(Job& job, const Script& script) {
   const bool started = script.queue_ms == 0 || pause_ms(job, script.queue_ms);
   if (started) sink.on_accepted(job.id, stats.usage.prompt_tokens, stats.usage.cached_tokens);
   OutputOptions options;
-  options.starts_in_reasoning = job.request.prompt.thinking.enabled;
+  options.starts_in_reasoning = starts_in_reasoning(job.request.prompt);
   options.stop = job.request.stop;
   const auto parser = make_fake_output(options);
   std::vector<TokenId> ids = script.ids;
@@ -281,8 +342,8 @@ void FakeEngine::play(Job& job, const Script& script) {
   FinishReason reason = FinishReason::kStop;
   const size_t most = static_cast<size_t>(job.request.max_tokens.value_or(1 << 30));
   std::vector<TokenId> sent;
-  bool alive = started && (script.first_ms == 0 || pause_ms(job, script.first_ms));
-  while (script.hang && alive) alive = pause_ms(job, 1000);
+  bool alive = started && fill(job, script.first_ms, stats.usage.prompt_tokens);
+  while (script.hang && script.ids.empty() && alive) alive = pause_ms(job, 1000);
   while (alive && sent.size() < ids.size() && !parser->stopped()) {
     if (sent.size() == most) {
       reason = FinishReason::kLength;
@@ -297,7 +358,9 @@ void FakeEngine::play(Job& job, const Script& script) {
     }
     sink.on_tokens(step, logprobs);
     sent.insert(sent.end(), step.begin(), step.end());
+    ++waited_;
     alive = !job.cancelled && (script.each_ms == 0 || pause_ms(job, script.each_ms));
+    while (script.hang && alive) alive = pause_ms(job, 1000);
   }
   stats.usage.completion_tokens = static_cast<int>(sent.size());
   stats.usage.reasoning_tokens = parser->reasoning_tokens();
@@ -310,7 +373,6 @@ void FakeEngine::play(Job& job, const Script& script) {
     ++totals_.requests_total;
     totals_.prompt_tokens_total += static_cast<uint64_t>(stats.usage.prompt_tokens);
     totals_.completion_tokens_total += sent.size();
-    totals_.steps_total += sent.size();
   }
   const bool failed = script.fail_after >= 0 && alive;
   sink.on_finished(failed ? internal_error("scripted failure") : ok_status(),
@@ -320,6 +382,7 @@ void FakeEngine::play(Job& job, const Script& script) {
 EngineStats FakeEngine::stats() const {
   std::lock_guard lock(mutex_);
   EngineStats out = totals_;
+  out.steps_total += waited_;
   out.state = state();
   if (out.state == EngineStats::State::kLoading) out.state_detail = "1 of 2 tensors";
   if (out.state == EngineStats::State::kFailed) out.state_detail = "scripted load failure";
@@ -341,6 +404,10 @@ std::unique_ptr<OutputStream> FakeEngine::output_stream(const OutputOptions& opt
 
 std::string FakeEngine::token_text(TokenId id) const {
   return id < 256 ? std::string(1, static_cast<char>(id)) : std::string();
+}
+
+Result<std::vector<TokenId>> FakeEngine::encode(const Prompt& prompt) const {
+  return prompt_ids(prompt);
 }
 
 }  // namespace tensorfold

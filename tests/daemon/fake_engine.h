@@ -42,10 +42,12 @@ class FakeEngine final : public Engine {
   void cancel(RequestId id) override;
   void drain() override;
   void resume() override;
+  void flush_cache(bool spill) override;
   EngineStats stats() const override;
   ModelInfo model() const override;
   std::unique_ptr<OutputStream> output_stream(const OutputOptions& options) const override;
   std::string token_text(TokenId id) const override;
+  Result<std::vector<TokenId>> encode(const Prompt& prompt) const override;
 
  private:
   struct Job;
@@ -55,6 +57,7 @@ class FakeEngine final : public Engine {
   void run(Job& job);
   void play(Job& job, const Script& script);
   bool wait_slot(Job& job);
+  bool fill(Job& job, int ms, int prompt_tokens);
   bool pause_ms(Job& job, int ms);  // false: cancelled
   EngineStats::State state() const;
 
@@ -69,6 +72,7 @@ class FakeEngine final : public Engine {
   int busy_ = 0, waiting_ = 0;
   bool draining_ = false;
   EngineStats totals_;
+  std::atomic<uint64_t> waited_{0};  // steps of prefills that are played by waiting
 };
 
 }  // namespace tensorfold

@@ -30,7 +30,7 @@ struct Handler {
       response.body = "no";
       return response;
     };
-    out.error_body = [](int status, std::string_view message) {
+    out.error_body = [](const Request&, int status, std::string_view message) {
       return std::to_string(status) + " " + std::string(message);
     };
     return out;

@@ -47,13 +47,29 @@ http::Request with_header(const std::string& name, const std::string& value) {
 
 }  // namespace
 
+BOOST_AUTO_TEST_CASE(bounds_of_keys) {
+  const auto keys = api::ApiKeys::parse(
+      "a: key-of-a running=2 waiting=8\nb: key-of-b  background\t running=4096\nc: key-of-c\n",
+      "k");
+  BOOST_REQUIRE_MESSAGE(keys.ok(), keys.status().message());
+  const auto a = keys->identify(with_header("x-api-key", "key-of-a"));
+  const auto b = keys->identify(with_header("x-api-key", "key-of-b"));
+  const auto c = keys->identify(with_header("x-api-key", "key-of-c"));
+  BOOST_REQUIRE((a && b && c));
+  BOOST_TEST((a->running == 2 && a->waiting == 8 && !a->background));
+  BOOST_TEST((b->running == 4096 && b->waiting == 0 && b->background));
+  BOOST_TEST((c->running == 0 && !c->background));
+  BOOST_TEST(!keys->identify(with_header("x-api-key", "key-of-a running=2 waiting=8")));
+}
+
 BOOST_AUTO_TEST_CASE(keys_file) {
   const auto keys = api::ApiKeys::parse(
       "# people\n\nalice: sk-alice-secret\r\nsk-nameless-key\n  bob :  sk-bob-secret  \n", "k");
   BOOST_REQUIRE_MESSAGE(keys.ok(), keys.status().message());
   BOOST_TEST(keys->size() == 3);
   const auto label = [&](const std::string& name, const std::string& value) {
-    return keys->label_of(with_header(name, value)).value_or("-");
+    const auto key = keys->identify(with_header(name, value));
+    return key ? key->label : "-";
   };
   BOOST_TEST(label("authorization", "Bearer sk-alice-secret") == "alice");
   BOOST_TEST(label("authorization", "bearer sk-bob-secret") == "bob");
@@ -69,7 +85,12 @@ BOOST_AUTO_TEST_CASE(keys_file) {
   for (const Case& c : {Case{"", "k holds no key"}, Case{"# x\n", "k holds no key"},
                         Case{"ok-key-123\nshort\n", "k:2: a key is"},
                         Case{"bad label: sk-something\n", "k:1: a label is"},
-                        Case{"a: has space in\n", "k:1: a key is"}}) {
+                        Case{"a: key-with space in\n", "k:1: after a key may stand"},
+                        Case{"a: key-of-a running=0\n", "k:1: after a key may stand"},
+                        Case{"a: key-of-a running=4097\n", "k:1: after a key may stand"},
+                        Case{"a: key-of-a running=x\n", "k:1: after a key may stand"},
+                        Case{"a: key-of-a running\n", "k:1: after a key may stand"},
+                        Case{"a: key-of-a waiting=3\n", "k:1: waiting= needs running="}}) {
     const auto bad = api::ApiKeys::parse(c.text, "k");
     BOOST_REQUIRE(!bad.ok());
     BOOST_TEST(bad.status().message().rfind(c.message, 0) == 0, bad.status().message());

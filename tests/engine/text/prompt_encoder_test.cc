@@ -185,6 +185,65 @@ BOOST_AUTO_TEST_CASE(ready_ids_are_checked_against_the_vocabulary) {
   BOOST_TEST(bad.status().reason() == "invalid_token");
 }
 
+BOOST_AUTO_TEST_CASE(a_final_assistant_turn_is_gone_on_with) {
+  Prompt prompt;
+  prompt.messages = {message(Role::kUser, "q"), message(Role::kAssistant, "The ans")};
+  prompt.continue_final = true;
+  BOOST_TEST(text_of(prompt) == kBos + "<｜User｜>q<｜Assistant｜></think>The ans");
+  BOOST_TEST(!starts_in_reasoning(prompt));
+  prompt.thinking.enabled = true;
+  prompt.messages[1].reasoning = "because";
+  BOOST_TEST(text_of(prompt).ends_with("<｜Assistant｜><think>because</think>The ans"));
+  BOOST_TEST(!starts_in_reasoning(prompt));
+  // Nothing but reasoning: that is what goes on.
+  prompt.messages[1].content.clear();
+  const auto open = encode_prompt(prompt, PromptFormat::kV41, false);
+  BOOST_REQUIRE(open.ok());
+  BOOST_TEST(open->text.ends_with("<｜Assistant｜><think>because"));
+  BOOST_TEST(open->ends_in_reasoning);
+  BOOST_TEST(starts_in_reasoning(prompt));
+}
+
+BOOST_AUTO_TEST_CASE(raw_text_is_the_prompt_as_it_stands) {
+  const auto tokenizer = small_tokenizer();
+  const auto ids_of = [&](const RawPrompt& raw) {
+    Prompt prompt;
+    prompt.raw = raw;
+    BOOST_TEST(!starts_in_reasoning(prompt));
+    const auto out = tokenize_prompt(prompt, *tokenizer, PromptFormat::kV41, false);
+    BOOST_REQUIRE_MESSAGE(out.ok(), out.status().message());
+    return out->ids;
+  };
+  const std::string text = "once <｜User｜> upon";
+  BOOST_TEST(ids_of({text, {}, false, true}) == tokenizer->encode(text));
+  const TextSpan all[] = {{0, text.size()}};
+  BOOST_TEST(ids_of({text, {}, false, false}) == tokenizer->encode(text, all));
+  BOOST_TEST(ids_of({text, {}, false, true}) != ids_of({text, {}, false, false}));
+  auto with_bos = tokenizer->encode(text);
+  with_bos.insert(with_bos.begin(), *tokenizer->id_of(kBosText));
+  BOOST_TEST(ids_of({text, {}, true, true}) == with_bos);
+  BOOST_TEST(ids_of({"", {}, false, true}).empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_suffix_makes_it_fill_in_the_middle) {
+  const auto tokenizer = small_tokenizer();
+  Prompt prompt;
+  prompt.raw = RawPrompt{"def f(<｜fim▁end｜>", "\n  return x", false, true};
+  const auto out = tokenize_prompt(prompt, *tokenizer, PromptFormat::kV41, false);
+  if (!tokenizer->id_of(kFimHoleText)) {
+    BOOST_TEST(out.status().param() == "suffix");
+    BOOST_TEST(out.status().reason() == "no_fim");
+    return;
+  }
+  BOOST_REQUIRE(out.ok());
+  BOOST_TEST(tokenizer->decode(out->ids) == kBos + std::string(kFimBeginText) +
+                                                "def f(<｜fim▁end｜>" + std::string(kFimHoleText) +
+                                                "\n  return x" + std::string(kFimEndText));
+  for (const auto text : {kFimBeginText, kFimHoleText, kFimEndText}) {
+    BOOST_TEST(std::count(out->ids.begin(), out->ids.end(), *tokenizer->id_of(text)) == 1);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(grids_fit_for_every_size) {
   for (const int64_t w :
        {1, 2, 13, 14, 15, 41, 42, 43, 100, 543, 544, 545, 999, 4096, 65536, 1 << 20}) {

@@ -1,0 +1,203 @@
+// The body of POST /v1/completions: texts or token ids in, one request for each.
+#include <utility>
+
+#include "daemon/api/bodies.h"
+#include "daemon/api/completion_writer.h"
+#include "daemon/api/fields.h"
+#include "daemon/api/json_read.h"
+
+namespace tensorfold::api {
+namespace {
+
+using Defaults = ChatDefaults;
+
+Prompt text_prompt(std::string text) {
+  Prompt prompt;
+  prompt.raw.emplace();
+  prompt.raw->text = std::move(text);
+  return prompt;
+}
+
+Status add_ids(const Json& value, const std::string& path, ChatCall& call) {
+  Prompt prompt;
+  TF_ASSIGN_OR_RETURN(prompt.ids, read_token_ids(value, path, kPromptIdsMax));
+  if (prompt.ids->empty()) return invalid_argument(path + " must not be empty", path);
+  call.prompts.push_back(std::move(prompt));
+  return ok_status();
+}
+
+// A text, a list of ids, a list of texts, or a list of lists of ids.
+Status read_prompt(const Json& value, const Defaults&, ChatCall& call) {
+  if (value.is_string()) {
+    call.prompts.push_back(text_prompt(value.as_string()));
+    return ok_status();
+  }
+  if (!value.is_array() || value.as_array().empty()) {
+    return invalid_argument("prompt must be a text, a list of token ids, or a list of these",
+                            "prompt");
+  }
+  const Json::Array& list = value.as_array();
+  if (list[0].is_number()) return add_ids(value, "prompt", call);
+  if (list.size() > static_cast<size_t>(kReplyChoicesMax)) {
+    return invalid_argument("prompt has more than " + std::to_string(kReplyChoicesMax) + " prompts",
+                            "prompt");
+  }
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string path = item_path("prompt", i);
+    if (list[i].is_string()) {
+      call.prompts.push_back(text_prompt(list[i].as_string()));
+    } else {
+      TF_RETURN_IF_ERROR(add_ids(list[i], path, call));
+    }
+  }
+  return ok_status();
+}
+
+Status read_suffix(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.suffix, read_string(value, "suffix"));
+  return ok_status();
+}
+
+Status read_echo(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.echo, read_bool(value, "echo"));
+  return ok_status();
+}
+
+Status read_logprobs(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(const int64_t n, read_int(value, "logprobs", 0, kApiTopLogprobsMax));
+  call.top_logprobs = static_cast<int>(n);
+  return ok_status();
+}
+
+Status read_add_special(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.add_bos, read_bool(value, "add_special_tokens"));
+  return ok_status();
+}
+
+Status read_best_of(const Json& value, const Defaults&, ChatCall&) {
+  return must_be(value, Json::integer(1), "best_of");
+}
+
+constexpr auto kUsed = FieldUse::kUsed;
+constexpr auto kIgnored = FieldUse::kIgnored;
+constexpr auto kRefused = FieldUse::kRefused;
+
+// clang-format off
+constexpr ChatField kFields[] = {
+    {"prompt", kUsed, read_prompt, "a text, a list of token ids, or a list of these; no template"},
+    {"model", kUsed, read_model, "the served name; absent is the same"},
+    {"suffix", kUsed, read_suffix, "the reply is what belongs between prompt and suffix"},
+    {"echo", kUsed, read_echo, "the prompt stands before the text"},
+    {"add_special_tokens", kUsed, read_add_special, "the begin token in front; false"},
+    {"n", kUsed, read_n, "choices of each prompt, up to 16"},
+    {"best_of", kUsed, read_best_of, "1"},
+    {"stream", kUsed, read_stream, "server-sent events"},
+    {"stream_options", kUsed, read_stream_options, "include_usage"},
+    {"return_progress", kUsed, read_return_progress, "of a stream: chunks with prompt_progress"},
+    {"max_tokens", kUsed, read_max_tokens,
+     "reply tokens; absent: up to the context; 0 computes the prompt alone"},
+    {"temperature", kUsed, read_temperature, "0..2; 0 is greedy"},
+    {"top_p", kUsed, read_top_p, "above 0, up to 1"},
+    {"top_k", kUsed, read_top_k, "0 or -1 is off"},
+    {"min_p", kUsed, read_min_p, "0..1"},
+    {"seed", kUsed, read_seed, "absent: random, and reported"},
+    {"stop", kUsed, read_stop, "a string or up to 16; the stop text is not returned"},
+    {"presence_penalty", kUsed, read_presence, "-2..2"},
+    {"frequency_penalty", kUsed, read_frequency, "-2..2"},
+    {"repetition_penalty", kUsed, read_repetition, "0.01..10; 1 is off"},
+    {"logit_bias", kUsed, read_logit_bias, "token id -> -100..100"},
+    {"logprobs", kUsed, read_logprobs, "of every reply token, with 0..20 alternatives"},
+    {"draft", kUsed, read_draft, "false: no speculation; the text is the same"},
+    {"priority", kUsed, read_priority, "normal (0) or background (above 0)"},
+    {"ignore_eos", kUsed, read_ignore_eos, "go on until max_tokens"},
+    {"min_tokens", kUsed, read_min_tokens, "reply tokens before it may end"},
+    {"allowed_token_ids", kUsed, read_allowed_tokens, "no other token is sampled"},
+    {"return_token_ids", kUsed, read_return_ids, "the reply's ids, in the stats block"},
+    {"cache_salt", kUsed, read_cache_salt, "keeps the prefix cache apart"},
+    {"response_format", kUsed, read_format, "text, json_object, json_schema, regex or grammar"},
+    {"structured_outputs", kUsed, read_structured, "json, json_object, regex, choice or grammar"},
+    {"guided_json", kUsed, read_guided_json, "a JSON schema"},
+    {"guided_regex", kUsed, read_guided_regex, "the whole reply matches it"},
+    {"guided_choice", kUsed, read_guided_choice, "the reply is one of these strings"},
+    {"guided_grammar", kUsed, read_guided_grammar, "rules in GBNF; root is the reply"},
+
+    {"user", kIgnored, nullptr, "a label of the client's"},
+    {"metadata", kIgnored, nullptr, "labels of the client's"},
+    {"guided_decoding_backend", kIgnored, nullptr, "there is one"},
+
+    {"prompt_logprobs", kRefused, nullptr, "prompt tokens have no log-probabilities here"},
+    {"stop_token_ids", kRefused, nullptr, "use stop"},
+    {"use_beam_search", kRefused, nullptr, "there is none"},
+};
+// clang-format on
+
+Status settle(ChatCall& call) {
+  if (call.prompts.empty()) return invalid_argument("prompt is missing", "prompt");
+  if (call.prompts.size() * static_cast<size_t>(call.n) > static_cast<size_t>(kReplyChoicesMax)) {
+    return invalid_argument("n times the prompts is above " + std::to_string(kReplyChoicesMax),
+                            "n");
+  }
+  if (call.echo && call.top_logprobs >= 0) {
+    return invalid_argument("echo with logprobs: prompt tokens have no log-probabilities here",
+                            "logprobs");
+  }
+  call.request.top_logprobs = call.top_logprobs;
+  for (Prompt& prompt : call.prompts) {
+    if (call.suffix && !prompt.raw) {
+      return invalid_argument("suffix needs a prompt of text", "suffix");
+    }
+    if (!prompt.raw) continue;
+    prompt.raw->suffix = call.suffix;
+    prompt.raw->add_bos = call.add_bos;
+    if (prompt.raw->text.empty() && !call.suffix && !call.add_bos) {
+      return invalid_argument("prompt must not be empty", "prompt");
+    }
+  }
+  TF_RETURN_IF_ERROR(settle_limits(call));
+  TF_ASSIGN_OR_RETURN(call.request.constraint,
+                      settle_constraint(std::move(call.form), true, call.request.ignore_eos));
+  return ok_status();
+}
+
+CompletionLook look_of(const ChatCall& call) {
+  CompletionLook look;
+  look.choices = static_cast<int>(call.prompts.size()) * call.n;
+  look.include_usage = call.include_usage;
+  look.logprobs = call.top_logprobs;
+  look.token_ids = call.token_ids;
+  if (!call.echo) return look;
+  for (const Prompt& prompt : call.prompts) {
+    for (int i = 0; i < call.n; ++i) {
+      if (prompt.ids) {
+        look.echo.emplace_back(*prompt.ids);
+      } else {
+        look.echo.emplace_back(prompt.raw->text);
+      }
+    }
+  }
+  return look;
+}
+
+}  // namespace
+
+std::span<const ChatField> completion_fields() { return kFields; }
+
+Result<ReplyOrder> read_completion_order(std::string_view body, const ChatDefaults& defaults) {
+  TF_ASSIGN_OR_RETURN(const Json parsed, parse_body(body));
+  ChatCall call = call_with(defaults);
+  TF_RETURN_IF_ERROR(read_fields(parsed, kFields, defaults, call));
+  TF_RETURN_IF_ERROR(settle(call));
+  CompletionLook look = look_of(call);
+  std::vector<Prompt> prompts = std::move(call.prompts);
+  const Request base = call.request;
+  ReplyOrder order = order_of(std::move(call), Dialect::kCompletions);
+  order.prompts.clear();
+  for (Prompt& prompt : prompts) {
+    order.prompts.push_back(base);
+    order.prompts.back().prompt = std::move(prompt);
+  }
+  order.writer = make_completion_writer(order.stream, std::move(look));
+  return order;
+}
+
+}  // namespace tensorfold::api
