@@ -3,14 +3,14 @@
 add_library(tf_options INTERFACE)
 target_include_directories(tf_options INTERFACE ${PROJECT_SOURCE_DIR})
 # Bit-equal results on every processor: no contraction, no reassociation (docs/architecture.md).
-target_compile_options(tf_options INTERFACE
-  -Wall -Wextra -Wconversion -Wshadow -Wno-psabi -ffp-contract=off -fno-fast-math)
+target_compile_options(tf_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:
+  -Wall -Wextra -Wconversion -Wshadow -Wno-psabi -ffp-contract=off -fno-fast-math>)
 # GCC 12 warns of overlaps in std::string that cannot happen (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(tf_options INTERFACE -Wno-restrict)
+  target_compile_options(tf_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wno-restrict>)
 endif()
 if(TF_WERROR)
-  target_compile_options(tf_options INTERFACE -Werror)
+  target_compile_options(tf_options INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
 if(TF_SANITIZE STREQUAL "address")
   target_compile_options(tf_options INTERFACE -fsanitize=address,undefined

@@ -1,0 +1,166 @@
+// A GPU as a Device (kernels/device.h), and the library's entry point.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "engine/base/check.h"
+#include "kernels/cuda/ops.h"
+
+namespace tensorfold::cuda {
+namespace {
+
+constexpr Backend kBackend = {"cuda",           rope_table,    embed_rows,       hc_step,
+                              project,          attention_append, index_select,  attention_core,
+                              moe_route,        moe_experts,   engram_gate,      head_logits,
+                              markov_step};
+
+Status refuse(const char* what, int64_t value, int64_t most) {
+  return unsupported(std::string("the CUDA backend takes ") + what + " up to " +
+                     std::to_string(most) + ", not " + std::to_string(value));
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
+
+  const char* name() const override { return name_.c_str(); }
+  const Backend& backend() const override { return kBackend; }
+  bool host_memory() const override { return false; }
+  WeightLayout dense_layout(bool wide) const override {
+    return wide ? WeightLayout::kRowsF32 : WeightLayout::kRowsBf16;
+  }
+
+  Status check_shape(const WorkspaceShape& s) const override {
+    const struct {
+      const char* what;
+      int64_t value, most;
+    } limits[] = {{"head_dim", s.head_dim, kHeadDimMax},
+                  {"index_head_dim", s.index_dim, kIndexDimMax},
+                  {"a hidden size", s.hidden, kRowValuesMax},
+                  {"inputs of a projection", s.widest_input, kRowValuesMax},
+                  {"experts", s.experts, kExpertsMax}};
+    for (const auto& l : limits)
+      if (l.value > l.most) return refuse(l.what, l.value, l.most);
+    return ok_status();
+  }
+
+  int64_t workspace_bytes(const WorkspaceShape& s, const Stream&) const override {
+    return std::max({project_bytes(s), attention_append_bytes(s), index_select_bytes(s),
+                     moe_experts_bytes(s), head_logits_bytes(s), markov_step_bytes(s)});
+  }
+
+  Result<std::unique_ptr<Stream>> make_stream(int) override {
+    cudaSetDevice(index_);
+    auto stream = std::make_unique<CudaStream>();
+    if (!stream->create()) return unavailable(name_ + ": " + stream->error());
+    return std::unique_ptr<Stream>(std::move(stream));
+  }
+
+  void* allocate(int64_t bytes) override {
+    cudaSetDevice(index_);
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))) != cudaSuccess) {
+      cudaGetLastError();  // reported by the caller, who knows what it was for
+      return nullptr;
+    }
+    if (cudaMemset(memory, 0, static_cast<size_t>(bytes)) == cudaSuccess &&
+        cudaDeviceSynchronize() == cudaSuccess)
+      return memory;
+    cudaGetLastError();
+    cudaFree(memory);
+    return nullptr;
+  }
+  void release(void* memory) override {
+    if (memory == nullptr) return;
+    cudaSetDevice(index_);
+    cudaFree(memory);
+  }
+  int64_t free_bytes() const override {
+    size_t free = 0, total = 0;
+    cudaSetDevice(index_);
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+  }
+
+  void upload(void* to, const void* host, int64_t bytes, Stream& stream) override {
+    cuda_stream(stream).upload(to, host, bytes);
+  }
+  Status download(void* host, const void* from, int64_t bytes, Stream& stream) override {
+    CudaStream& s = cuda_stream(stream);
+    if (s.error().empty())
+      s.check(cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                              s.handle()),
+              "cudaMemcpyAsync to the host");
+    return synchronise(stream);
+  }
+  void keep_rows(void* data, int64_t row_bytes, const int32_t* source, int rows,
+                 Stream& stream) override {
+    cuda::keep_rows(data, row_bytes, source, rows, cuda_stream(stream));
+  }
+  void add(float* y, const float* x, int64_t count, Stream& stream) override {
+    cuda::add(y, x, count, cuda_stream(stream));
+  }
+  Status synchronise(Stream& stream) override {
+    CudaStream& s = cuda_stream(stream);
+    if (s.error().empty()) s.wait();
+    if (s.error().empty()) return ok_status();
+    return unavailable(name_ + ": " + s.error());
+  }
+
+ private:
+  int index_;
+  std::string name_;
+};
+
+std::string open_error(int abi_version, int index) {
+  if (abi_version != kDeviceAbiVersion)
+    return "libtensorfold_cuda.so is of interface version " + std::to_string(kDeviceAbiVersion) +
+           ", the program of " + std::to_string(abi_version);
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess)
+    return std::string("no GPU can be used: ") + cudaGetErrorString(code) + " (" +
+           cudaGetErrorName(code) + ")";
+  if (index >= count)
+    return "cuda:" + std::to_string(index) + " is not there: this machine has " +
+           std::to_string(count) + " GPUs";
+  return "";
+}
+
+// Whether the library holds code for the device: a kernel's attributes can be read.
+std::string image_error(const cudaDeviceProp& properties) {
+  const std::string problem = kernels_missing();
+  if (problem.empty()) return "";
+  return std::string(properties.name) + " has compute capability " +
+         std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+         ", for which libtensorfold_cuda.so holds no code: " + problem;
+}
+
+}  // namespace
+
+void workspace_too_small() {
+  check_failed(__FILE__, __LINE__, "workspace", "operation workspace too small");
+}
+
+}  // namespace tensorfold::cuda
+
+extern "C" __attribute__((visibility("default"))) tensorfold::Device* tensorfold_open_device(
+    int abi_version, int index, char* error) {
+  using namespace tensorfold::cuda;
+  std::string problem = open_error(abi_version, index);
+  cudaDeviceProp properties{};
+  if (problem.empty()) {
+    const cudaError_t code = cudaGetDeviceProperties(&properties, index);
+    if (code != cudaSuccess) problem = std::string("cudaGetDeviceProperties: ") +
+                                       cudaGetErrorString(code);
+  }
+  if (problem.empty()) {
+    cudaSetDevice(index);
+    problem = image_error(properties);
+  }
+  if (problem.empty())
+    return new CudaDevice(index, "cuda:" + std::to_string(index) + " " + properties.name);
+  std::snprintf(error, tensorfold::kDeviceErrorBytes, "%s", problem.c_str());
+  return nullptr;
+}

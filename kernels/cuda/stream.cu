@@ -1,0 +1,95 @@
+// See kernels/cuda/stream.h.
+#include "kernels/cuda/stream.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace tensorfold::cuda {
+
+CudaStream::~CudaStream() {
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  for (cudaEvent_t event : copied_)
+    if (event != nullptr) cudaEventDestroy(event);
+  if (pinned_ != nullptr) cudaFreeHost(pinned_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+bool CudaStream::create() {
+  wait_each_ = std::getenv("TENSORFOLD_CUDA_SYNC") != nullptr;
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  check(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), 2 * kPinnedBytes, cudaHostAllocDefault),
+        "cudaHostAlloc");
+  for (cudaEvent_t& event : copied_)
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  return error_.empty();
+}
+
+std::string CudaStream::recent() const {
+  std::string text;
+  const int64_t first = std::max<int64_t>(0, launch_count_ - kLaunchesKept);
+  for (int64_t i = launch_count_ - 1; i >= first; --i) {
+    const Launch& l = launches_[i % kLaunchesKept];
+    text += (text.empty() ? "" : ", ") + std::string(l.kernel) + " (" + std::to_string(l.a) + " x " +
+            std::to_string(l.b) + " x " + std::to_string(l.c) + ")";
+  }
+  return text;
+}
+
+void CudaStream::fail(cudaError_t code, const std::string& where) {
+  if (!error_.empty()) return;
+  error_ = std::string(cudaGetErrorName(code)) + ": " + cudaGetErrorString(code) + ", " + where;
+}
+
+void CudaStream::launched(const char* kernel, int64_t a, int64_t b, int64_t c) {
+  launches_[launch_count_++ % kLaunchesKept] = {kernel, a, b, c};
+  cudaError_t code = cudaGetLastError();
+  if (code == cudaSuccess && wait_each_) code = cudaStreamSynchronize(stream_);
+  if (code != cudaSuccess)
+    fail(code, std::string("kernel ") + kernel + " (" + std::to_string(a) + " x " +
+                   std::to_string(b) + " x " + std::to_string(c) + ")");
+}
+
+void CudaStream::check(cudaError_t code, const char* call) {
+  if (code != cudaSuccess)
+    fail(code, std::string(call) +
+                   (launch_count_ > 0 ? "; last kernels, newest first: " + recent() : ""));
+}
+
+void CudaStream::allow_shared(const void* kernel, int bytes) {
+  constexpr int kWithoutAsking = 48 * 1024;
+  if (bytes <= kWithoutAsking) return;
+  for (auto& [known, allowed] : shared_) {
+    if (known != kernel) continue;
+    if (bytes <= allowed) return;
+    allowed = bytes;
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+          "cudaFuncSetAttribute");
+    return;
+  }
+  shared_.emplace_back(kernel, bytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "cudaFuncSetAttribute");
+}
+
+void CudaStream::upload(void* to, const void* host, int64_t bytes) {
+  const auto* from = static_cast<const std::byte*>(host);
+  auto* at = static_cast<std::byte*>(to);
+  while (bytes > 0 && error_.empty()) {
+    const int64_t n = std::min(bytes, kPinnedBytes);
+    std::byte* half = pinned_ + half_ * kPinnedBytes;
+    check(cudaEventSynchronize(copied_[half_]), "cudaEventSynchronize");
+    std::memcpy(half, from, static_cast<size_t>(n));
+    check(cudaMemcpyAsync(at, half, static_cast<size_t>(n), cudaMemcpyHostToDevice, stream_),
+          "cudaMemcpyAsync to the device");
+    check(cudaEventRecord(copied_[half_], stream_), "cudaEventRecord");
+    half_ ^= 1;
+    from += n;
+    at += n;
+    bytes -= n;
+  }
+}
+
+void CudaStream::wait() { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+}  // namespace tensorfold::cuda
