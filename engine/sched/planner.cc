@@ -128,15 +128,14 @@ std::vector<SlotId> Planner::least_to_set_aside(const SequenceSpec& spec) const 
 }
 
 void Planner::set_aside(SlotId slot) {
-  Sequence& s = at(slot);
-  SequenceSpec spec = std::move(s.spec);
+  const Sequence& s = at(slot);
+  SequenceSpec spec = s.spec;
   const auto reply = s.ids.begin() + static_cast<ptrdiff_t>(s.prompt_tokens);
+  spec.prompt.assign(s.ids.begin(), reply);
   spec.reply.assign(reply, s.ids.end());
-  s.ids.erase(reply, s.ids.end());
-  spec.prompt = std::move(s.ids);
   ++spec.set_aside;
+  close(slot);  // the cache may keep what it has: it still sees its ids
   set_aside_.push_back({spec.request, slot});
-  close(slot);
   queue_.push_front(std::move(spec));
 }
 

@@ -20,7 +20,7 @@
 
 namespace tensorfold::scripted {
 
-inline constexpr int64_t kSimWindow = 8;  // decoder positions that a sampled row must see
+inline constexpr int kSimWindow = 8;  // decoder positions that a sampled row must see
 
 // Of the prefix behind which the next token is asked for.
 inline int32_t sim_next_token(uint64_t digest, unsigned eos_weight) {
@@ -163,22 +163,25 @@ class FakeDevice final : public StepRunner {
         snapshots_[c.value] = {s.rings, s.decoder_low, s.decoder_end, s.poisoned, c.block != 0};
         break;
       case Kind::kRestore:
-        restore(c.value, s);
+        restore(c.value, c.block, s);
         break;
       default:
         require(false, "a command that this device does not know");
     }
   }
 
-  void restore(int64_t number, Slot& s) {
+  // The snapshot's rings as they were `cut` positions before it.
+  void restore(int64_t number, int64_t cut, Slot& s) {
     const auto it = snapshots_.find(number);
     if (!require(it != snapshots_.end(), "restores a snapshot that is not there")) return;
     const Snapshot& from = it->second;
     require(s.rings.empty(), "restores into a sequence that has begun");
     s.rings = from.rings;
+    if (!require(cut >= 0 && cut < s.length(), "cuts a snapshot back to nothing")) return;
+    s.rings.resize(s.rings.size() - static_cast<size_t>(cut));
     s.poisoned = from.poisoned;
     s.decoder_low = from.encoder_only ? s.length() : from.decoder_low;
-    s.decoder_end = from.encoder_only ? s.length() : from.decoder_end;
+    s.decoder_end = from.encoder_only ? s.length() : std::min(from.decoder_end, s.length());
     rows_shared += s.length();
     const auto held = static_cast<int64_t>(s.table.size()) * kBlockPositions;
     for (int64_t p = 0; p < std::min(s.length(), held); ++p)

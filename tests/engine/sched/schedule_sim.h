@@ -27,6 +27,7 @@ using Sabotage = std::function<void(StepPlan&)>;
 
 struct SimSetup {
   PlannerOptions planner;
+  PrefixOptions prefix;
   SimRules rules;
   int64_t queue_deadline_us = 0;
   int arrivals = 0;
@@ -38,6 +39,7 @@ struct SimSetup {
   unsigned background = 0;  // of 100 requests
   unsigned cancel = 0;      // of 100 turns
   unsigned arrive = 30;     // of 100 turns
+  unsigned flush = 0;       // of 1000 turns
 };
 
 struct SimOutcome {
@@ -70,6 +72,13 @@ inline SimSetup random_setup(std::mt19937_64& rng) {
   s.background = static_cast<unsigned>(rng() % 80);
   s.cancel = rng() % 3 == 0 ? 10 : 1;
   s.arrive = 5 + static_cast<unsigned>(rng() % 60);
+  s.flush = rng() % 4 == 0 ? 20 : 0;
+  s.prefix.exact = rng() % 4 != 0;
+  if (!s.prefix.exact) s.planner.decoder_span = kSimWindow;
+  s.prefix.window = kSimWindow;
+  s.prefix.decoder_span = s.planner.decoder_span;
+  s.prefix.reuse_replies = rng() % 3 != 0;
+  s.prefix.snapshot_units = rng() % 4 == 0 ? 0 : 2 + static_cast<int64_t>(rng() % 30);
   return s;
 }
 
@@ -156,6 +165,7 @@ class Schedule {
   LoopOptions loop_options() const {
     LoopOptions o;
     o.planner = setup_.planner;
+    o.prefix = setup_.prefix;
     o.vocab = kVocab;
     o.queue_deadline_us = setup_.queue_deadline_us;
     return o;
@@ -166,6 +176,7 @@ class Schedule {
     clock_.advance_us(static_cast<int64_t>(rng_() % 3000));
     if (submitted_ < setup_.arrivals && chance(setup_.arrive)) arrive();
     if (!asked_.empty() && chance(setup_.cancel)) book_.cancel(asked_[rng_() % asked_.size()].id);
+    if (rng_() % 1000 < setup_.flush) loop_.flush_cache(false);
     const int64_t before = device_.head.admissions;
     const bool waits = waiting() > 0;
     loop_.turn();
