@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/cache/cache_layout.h"
 #include "engine/cluster/collective.h"
 #include "engine/drafting_start.h"
 #include "engine/engine_core.h"
@@ -13,6 +14,8 @@
 
 namespace tensorfold {
 namespace {
+
+constexpr int64_t kMib = 1 << 20;
 
 struct OwnedModel {
   std::unique_ptr<Collective> collective;  // outlives the model
@@ -66,6 +69,22 @@ PlannerOptions planner_options(const EngineOptions& options, const ModelConfig& 
   return planner;
 }
 
+Result<PrefixOptions> prefix_options(const EngineOptions& options, const ModelConfig& config,
+                                     const Sizes& sizes) {
+  TF_ASSIGN_OR_RETURN(const CacheLayout layout,
+                      make_cache_layout(config, options.slots, sizes.context, sizes.pool_blocks,
+                                        options.snapshot_mib * kMib));
+  PrefixOptions prefix;
+  prefix.window = config.window;
+  prefix.decoder_span = options.exact_prefill ? config.cone_rows() : config.window;
+  prefix.exact = options.exact_prefill;
+  prefix.reuse_replies = options.reuse_replies;
+  prefix.snapshot_units = layout.snapshot_units;
+  prefix.full_units = layout.full_snapshot_units();
+  prefix.unit_bytes = layout.snapshot_unit_bytes();
+  return prefix;
+}
+
 Result<EngineParts> load_parts(const EngineOptions& options,
                                const std::function<void(std::string)>& progress, const Clock& clock,
                                LogSink& log) {
@@ -93,6 +112,7 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   auto owned = std::make_shared<OwnedModel>();
   owned->collective = make_single_collective();
   parts.loop.planner = planner_options(options, config, sizes);
+  TF_ASSIGN_OR_RETURN(parts.loop.prefix, prefix_options(options, config, sizes));
   ModelOptions model;
   model.model_path = options.model_path;
   model.engram_path = options.engram_path;
@@ -100,6 +120,7 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   model.slots = options.slots;
   model.context = sizes.context;
   model.pool_blocks = sizes.pool_blocks;
+  model.snapshot_bytes = options.snapshot_mib * kMib;
   model.rows_max = options.prefill_rows + options.slots * (1 + parts.loop.planner.draft_rows);
   model.threads = options.threads;
   TF_ASSIGN_OR_RETURN(owned->model, Model::load(model, *owned->collective));

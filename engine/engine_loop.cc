@@ -28,7 +28,7 @@ EngineLoop::Run::Run(Submission&& s, const TextCodec& text)
 }
 
 EngineLoop::EngineLoop(const LoopOptions& options, const LoopParts& parts)
-    : options_(options), parts_(parts), planner_(options.planner, cache_) {}
+    : options_(options), parts_(parts), cache_(options.prefix), planner_(options.planner, cache_) {}
 
 // ---------------------------------------------------------------- coming and going
 
@@ -42,6 +42,7 @@ SequenceSpec EngineLoop::sequence_spec(const Submission& submission) const {
   spec.blocks = submission.price.blocks;
   spec.draft = request.draft;
   spec.background = request.background;
+  spec.client = request.label;
   spec.cache_salt = request.cache_salt;
   SampleSpec& s = spec.sampling;
   s.seed = p.seed;
@@ -89,10 +90,33 @@ void EngineLoop::let_go() {
     const Status why = reason_to_stop(*run->submission.ticket, run->submission.request, now);
     if (!why.ok()) finish(*run, why, reason_of(why));
   }
+  for (size_t i = set_aside_.size(); i-- > 0;) {
+    Run& run = *set_aside_[i];
+    const Status why = reason_to_stop(*run.submission.ticket, run.submission.request, now);
+    if (!why.ok()) finish(run, why, reason_of(why));
+  }
 }
 
 void EngineLoop::admit() {
-  for (const Admitted& a : planner_.admit()) {
+  const std::vector<Admitted> admitted = planner_.admit();
+  for (const SetAside& s : planner_.set_aside()) {
+    std::unique_ptr<Run>& run = running_[static_cast<size_t>(s.slot)];
+    run->slot = -1;
+    run->last = {};
+    set_aside_.push_back(std::move(run));
+    parts_.board.preemptions.fetch_add(1, std::memory_order_relaxed);
+  }
+  for (const Admitted& a : admitted) {
+    if (a.resumed) {
+      const auto at = std::find_if(set_aside_.begin(), set_aside_.end(), [&](const auto& run) {
+        return run->submission.ticket->id() == a.request;
+      });
+      TF_CHECK(at != set_aside_.end());
+      (*at)->slot = a.slot;
+      running_[static_cast<size_t>(a.slot)] = std::move(*at);
+      set_aside_.erase(at);
+      continue;
+    }
     const auto at = std::find_if(waiting_.begin(), waiting_.end(),
                                  [&](const Submission& s) { return s.ticket->id() == a.request; });
     TF_CHECK(at != waiting_.end());
@@ -100,24 +124,32 @@ void EngineLoop::admit() {
     waiting_.erase(at);
     Run& run = *owned;
     running_[static_cast<size_t>(a.slot)] = std::move(owned);
-    run.slot = a.slot;
-    run.admitted_us = parts_.clock.monotonic_us();
-    run.cached_tokens = static_cast<int>(a.cached_positions);
-    const auto prompt = run.submission.prompt.ids.size();
-    parts_.board.requests.fetch_add(1, std::memory_order_relaxed);
-    parts_.board.prompt_tokens.fetch_add(prompt, std::memory_order_relaxed);
-    parts_.board.cached_tokens.fetch_add(static_cast<uint64_t>(a.cached_positions),
-                                         std::memory_order_relaxed);
-    Ticket& ticket = *run.submission.ticket;
-    ticket.sink().on_accepted(ticket.id(), static_cast<int>(prompt), run.cached_tokens);
-    // A limit of no tokens ends it here; a budget of none puts in the end of thinking.
-    const ReplyState::Commit commit = run.reply.take({});
-    if (commit.force) {
-      planner_.force(run.slot, *commit.force);
-      publish(run, std::span(&*commit.force, 1), {});
-    }
-    if (commit.ended) finish(run, ok_status(), commit.reason);
+    begin(run, a);
   }
+}
+
+void EngineLoop::begin(Run& run, const Admitted& a) {
+  run.slot = a.slot;
+  run.admitted_us = parts_.clock.monotonic_us();
+  run.cached_tokens = run.filled_told = static_cast<int>(a.cached_positions);
+  const auto prompt = run.submission.prompt.ids.size();
+  parts_.board.requests.fetch_add(1, std::memory_order_relaxed);
+  parts_.board.prompt_tokens.fetch_add(prompt, std::memory_order_relaxed);
+  parts_.board.cached_tokens.fetch_add(static_cast<uint64_t>(a.cached_positions),
+                                       std::memory_order_relaxed);
+  Ticket& ticket = *run.submission.ticket;
+  ticket.sink().on_accepted(ticket.id(), static_cast<int>(prompt), run.cached_tokens);
+  // No tokens wanted: only the prompt is filled (commit_fill ends it).
+  if (run.submission.price.reply_tokens == 0) return;
+  // A budget of none puts in the end of thinking.
+  const ReplyState::Commit commit = run.reply.take({});
+  if (commit.force) {
+    planner_.force(run.slot, *commit.force);
+    if (run.submission.mask)
+      run.mask_state = run.submission.mask->next(run.mask_state, *commit.force);
+    publish(run, std::span(&*commit.force, 1), {});
+  }
+  if (commit.ended) finish(run, ok_status(), commit.reason);
 }
 
 void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
@@ -136,12 +168,18 @@ void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
   stats.rounds = run.rounds;
   stats.drafted = static_cast<int>(run.drafting.acceptance.drafted());
   stats.accepted = static_cast<int>(run.drafting.acceptance.accepted());
+  stats.annotations = std::move(run.submission.annotations);
   if (!status.ok() && status.code() == StatusCode::kInternal)
     parts_.log.warning("request " + std::to_string(run.submission.ticket->id()) +
                        " failed: " + status.message());
-  planner_.close(run.slot);
   const auto ticket = run.submission.ticket;
-  running_[static_cast<size_t>(run.slot)].reset();  // `run` is gone
+  if (run.slot >= 0) {
+    planner_.close(run.slot);
+    running_[static_cast<size_t>(run.slot)].reset();  // `run` is gone
+  } else {
+    TF_CHECK(planner_.remove(ticket->id()));
+    std::erase_if(set_aside_, [&](const auto& other) { return other.get() == &run; });
+  }
   publish_gauges();
   ticket->finish(status, reason, stats);
 }
@@ -157,6 +195,7 @@ void EngineLoop::end_all(const Status& status) {
   for (auto& run : running_) {
     if (run) finish(*run, status, FinishReason::kFailed);
   }
+  while (!set_aside_.empty()) finish(*set_aside_.back(), status, FinishReason::kFailed);
   publish_gauges();
 }
 
@@ -221,7 +260,7 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
   for (const auto& run : running_) {
     if (!run) continue;
     if (!planner_.generating(run->slot)) {
-      const int64_t left = planner_.prompt_tokens(run->slot) - planner_.computed(run->slot);
+      const int64_t left = planner_.fill_left(run->slot);
       other_rows += static_cast<int32_t>(std::min<int64_t>(left, options_.planner.prefill_rows));
       continue;
     }
@@ -270,24 +309,33 @@ void EngineLoop::commit(const StepPlan& plan, const std::vector<SampledTokens>& 
   for (const Slice& slice : plan.slices) {
     Run& run = *running_[static_cast<size_t>(slice.slot)];
     const bool sampled = next < plan.samples.size() && plan.samples[next].slot == slice.slot;
-    if (slice.row_class == RowClass::kGenerated) ++run.rounds;
     if (!sampled) {
       planner_.advance(slice.slot, {}, 0);
+      commit_fill(run, slice);
+      continue;
+    }
+    tokens += static_cast<int64_t>(results[next].accepted.size());
+    if (slice.row_class == RowClass::kGenerated) {
+      ++run.rounds;
     } else {
-      tokens += static_cast<int64_t>(results[next].accepted.size());
+      commit_fill(run, slice);
     }
-    const bool filling = slice.row_class == RowClass::kPrompt;
-    if (filling) {
-      const auto done = static_cast<int>(slice.first_position + slice.rows);
-      run.submission.ticket->sink().on_progress(done,
-                                                static_cast<int>(run.submission.prompt.ids.size()));
-    }
-    if (sampled) {
-      commit_sample(run, plan.samples[next], results[next]);
-      ++next;
-    }
+    commit_sample(run, plan.samples[next], results[next]);
+    ++next;
   }
   count_step(plan, tokens, step_us);
+}
+
+// Tells of prompt rows; those of a sequence that was set aside have been told of before.
+void EngineLoop::commit_fill(Run& run, const Slice& slice) {
+  const auto prompt = static_cast<int>(run.submission.prompt.ids.size());
+  const auto done = static_cast<int>(slice.first_position + slice.rows);
+  if (slice.row_class == RowClass::kPrompt && done > run.filled_told) {
+    run.filled_told = done;
+    run.submission.ticket->sink().on_progress(done, prompt);
+  }
+  if (done == prompt && run.submission.price.reply_tokens == 0)
+    finish(run, ok_status(), FinishReason::kLength);
 }
 
 void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result) {
@@ -305,10 +353,10 @@ void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const Sampled
   const ReplyState::Commit commit = run.reply.take(accepted);
   std::vector<TokenId> tokens(accepted.begin(),
                               accepted.begin() + static_cast<ptrdiff_t>(commit.kept));
+  if (commit.force) tokens.push_back(*commit.force);
   if (run.submission.mask) {
     for (const TokenId id : tokens) run.mask_state = run.submission.mask->next(run.mask_state, id);
   }
-  if (commit.force) tokens.push_back(*commit.force);
   if (!tokens.empty()) publish(run, tokens, result);
   if (commit.ended) return finish(run, ok_status(), commit.reason);
   if (commit.force) planner_.force(run.slot, *commit.force);
@@ -373,6 +421,23 @@ void EngineLoop::publish_gauges() {
       std::memory_order_relaxed);
   board.pool_tokens_used.store(planner_.ledger().used() * kBlockPositions,
                                std::memory_order_relaxed);
+  publish_cache();
+}
+
+void EngineLoop::publish_cache() {
+  constexpr auto kRelaxed = std::memory_order_relaxed;
+  StatsBoard& board = parts_.board;
+  const PrefixStats s = cache_.stats();
+  board.pool_tokens_cached.store(planner_.ledger().cached() * kBlockPositions, kRelaxed);
+  board.cache_blocks.store(s.blocks, kRelaxed);
+  board.cache_snapshots.store(s.snapshots, kRelaxed);
+  board.cache_snapshot_bytes.store(s.snapshot_bytes, kRelaxed);
+  board.cache_snapshot_bytes_max.store(s.snapshot_bytes_max, kRelaxed);
+  board.cache_lookups.store(s.lookups, kRelaxed);
+  board.cache_hits.store(s.hits, kRelaxed);
+  board.cache_kept.store(s.kept, kRelaxed);
+  board.cache_evicted.store(s.evicted, kRelaxed);
+  board.cache_flushes.store(s.flushes, kRelaxed);
 }
 
 }  // namespace tensorfold

@@ -13,6 +13,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/log_sink.h"
+#include "engine/cache/prefix_index.h"
 #include "engine/draft/depth_policy.h"
 #include "engine/draft/draft_pause_log.h"
 #include "engine/draft/sequence_drafting.h"
@@ -35,6 +36,7 @@ struct LoopParts {
 
 struct LoopOptions {
   PlannerOptions planner;
+  PrefixOptions prefix;
   int vocab = 0;
   int64_t queue_deadline_us = 0;
 };
@@ -46,50 +48,56 @@ class EngineLoop {
   void take(Submission&& submission);
   // One turn. False: there was nothing to run.
   bool turn();
+  void flush_cache(bool disk) { planner_.flush_cache(disk); }
   // Ends every request. Afterwards, or once failed(), take() refuses with `status`.
   void end_all(const Status& status);
   bool failed() const { return !broken_.ok(); }
-  bool idle() const { return waiting_.empty() && !planner_.has_work(); }
+  bool idle() const { return planner_.waiting() == 0 && !planner_.has_work(); }
 
  private:
-  // A request that has a slot.
+  // A request that has been accepted.
   struct Run {
     Run(Submission&& s, const TextCodec& text);
     Submission submission;
     ReplyState reply;
-    SlotId slot = -1;
+    SlotId slot = -1;  // -1: set aside, it waits for another
     SequenceDrafting drafting;
     int32_t drafts_ready = 0;  // of last.drafts, when the step was planned
     SampledTokens last;        // its drafts and their confidence, mirrored from the last step
     MaskState mask_state = 0;  // after all tokens of the reply
     int cached_tokens = 0;
     int rounds = 0;
+    int filled_told = 0;  // prompt tokens that on_progress has told of
     int64_t admitted_us = 0;
     int64_t first_token_us = 0;
   };
 
   void let_go();
   void admit();
+  void begin(Run& run, const Admitted& admitted);
   void step();
   std::vector<DraftChoice> choose_drafts();
   int32_t drafts_usable(const Run& run) const;
   void fill_masks(StepPlan& plan) const;
   void commit(const StepPlan& plan, const std::vector<SampledTokens>& results, int64_t step_us);
+  void commit_fill(Run& run, const Slice& slice);
   void commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
   void finish(Run& run, const Status& status, FinishReason reason);
   void count_step(const StepPlan& plan, int64_t tokens, int64_t step_us);
   void publish_gauges();
+  void publish_cache();
   void fail(const Status& status);
   SequenceSpec sequence_spec(const Submission& submission) const;
 
   const LoopOptions options_;
   const LoopParts parts_;
-  EmptyCacheIndex cache_;
+  PrefixIndex cache_;
   Planner planner_;
   std::deque<Submission> waiting_;  // in the planner's queue, in order of arrival
   std::array<std::unique_ptr<Run>, kSequencesMax> running_;  // by slot
+  std::vector<std::unique_ptr<Run>> set_aside_;              // wait in the planner's queue, too
   std::vector<SampledTokens> results_;
   DraftPauseLog pause_log_;
   Status broken_;

@@ -37,8 +37,13 @@ struct StatsBoard {
   std::atomic<int> slots_total{0}, slots_busy{0}, prefilling{0}, waiting{0};
   std::atomic<int64_t> context{0}, pool_tokens_total{0}, pool_tokens_used{0};
   std::atomic<int64_t> weight_bytes{0}, cache_bytes{0};
+  std::atomic<int64_t> pool_tokens_cached{0}, cache_blocks{0}, cache_snapshots{0};
+  std::atomic<int64_t> cache_snapshot_bytes{0}, cache_snapshot_bytes_max{0};
+  std::atomic<uint64_t> cache_lookups{0}, cache_hits{0}, cache_kept{0}, cache_evicted{0};
+  std::atomic<uint64_t> cache_flushes{0};
   std::atomic<uint64_t> requests{0}, prompt_tokens{0}, cached_tokens{0}, completion_tokens{0};
   std::atomic<uint64_t> rounds{0}, drafted{0}, accepted{0}, draft_pauses{0}, steps{0};
+  std::atomic<uint64_t> preemptions{0};
   std::atomic<int> drafts_paused{0};
   std::atomic<int64_t> prefill_us{0}, decode_us{0};
   RateWindow prefill, decode;

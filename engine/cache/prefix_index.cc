@@ -176,6 +176,21 @@ bool PrefixIndex::make_units(int32_t units, BlockLedger& ledger, CacheCommands& 
   return true;
 }
 
+bool PrefixIndex::make_room(bool full, BlockLedger& ledger, CacheCommands& out) {
+  const int32_t units = full ? options_.full_units : 1;
+  return units <= options_.snapshot_units && make_units(units, ledger, out);
+}
+
+bool PrefixIndex::enter(PrefixSnapshot& made, std::span<const BlockId> blocks, BlockLedger& ledger,
+                        CacheCommands& out) {
+  if (!make_room(made.full, ledger, out)) return false;
+  made.number = free_numbers_.back();
+  free_numbers_.pop_back();
+  units_used_ += made.full ? options_.full_units : 1;
+  tree_.add(made, blocks, ledger);
+  return true;
+}
+
 void PrefixIndex::drop(PrefixSnapshot* s, BlockLedger& ledger, CacheCommands& out) {
   out.commands.push_back({CacheCommand::Kind::kDropSnapshot, 0, 0, s->number});
   free_numbers_.push_back(s->number);

@@ -65,6 +65,14 @@ class PrefixIndex : public CacheIndex {
   bool has_commands() const override { return false; }
   void take_commands(CacheCommands&) override {}
 
+  // For what enters from disk (engine/cache/spill/spilled_index.h). enter() gives the snapshot a
+  // number and hangs it at `made.at`; false: there is no room for it.
+  PrefixTree& tree() { return tree_; }
+  const PrefixTree& tree() const { return tree_; }
+  bool make_room(bool full, BlockLedger& ledger, CacheCommands& out);
+  bool enter(PrefixSnapshot& made, std::span<const BlockId> blocks, BlockLedger& ledger,
+             CacheCommands& out);
+
   PrefixStats stats() const;
   const PrefixOptions& options() const { return options_; }
 

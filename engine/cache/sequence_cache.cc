@@ -100,7 +100,7 @@ Status SequenceCache::apply(const CacheCommand& c, std::span<const CacheNote> no
       status = snapshot(*state, c.block != 0, c.value);
       break;
     case Kind::kRestore:
-      status = restore(*state, c.value);
+      status = restore(*state, c.value, c.block);
       break;
     case Kind::kCopyBlock:
       status = copy_block(*state, c.block, c.value);
@@ -162,8 +162,8 @@ Status SequenceCache::snapshot(SequenceState& state, bool encoder_only, int64_t 
   return ok_status();
 }
 
-Status SequenceCache::restore(SequenceState& state, int64_t number) {
-  TF_RETURN_IF_ERROR(snapshots_.restore(layout_, number, state, rings()));
+Status SequenceCache::restore(SequenceState& state, int64_t number, int64_t cut) {
+  TF_RETURN_IF_ERROR(snapshots_.restore(layout_, number, cut, state, rings()));
   state.read_ids(pool_);
   return ok_status();
 }

@@ -51,7 +51,7 @@ class SequenceCache {
   Status append_block(SequenceState& state, BlockId block);
   Status copy_block(const SequenceState& state, BlockId to, int64_t from);
   Status snapshot(SequenceState& state, bool encoder_only, int64_t number);
-  Status restore(SequenceState& state, int64_t number);
+  Status restore(SequenceState& state, int64_t number, int64_t cut);
   Status use_tier(const CacheCommand& command, const CacheNote& note);
   Status spill_block(BlockId block, const CacheNote& note);
   Status fill_block(BlockId block, const CacheRecord& record);

@@ -108,23 +108,29 @@ Status SnapshotStore::save(const CacheLayout& layout, const SequenceState& state
   return status;
 }
 
-Status SnapshotStore::restore(const CacheLayout& layout, int64_t number, SequenceState& state,
-                              const RingCopies& copies) const {
+Status SnapshotStore::restore(const CacheLayout& layout, int64_t number, int64_t cut,
+                              SequenceState& state, const RingCopies& copies) const {
   const auto found = snapshots_.find(number);
   if (found == snapshots_.end()) return unknown(number);
   const Snapshot& s = found->second;
   const int64_t held = static_cast<int64_t>(state.blocks_.size()) * kBlockPositions;
-  if (held < s.length)
+  const int64_t length = s.length - cut;
+  if (cut < 0 || length < 1 ||
+      (cut > 0 && std::max<int64_t>(0, length - layout.window + 1) < s.ring_low))
+    return invalid_argument("snapshot " + std::to_string(number) + " of " +
+                            std::to_string(s.length) + " positions cannot be cut back by " +
+                            std::to_string(cut));
+  if (held < length)
     return invalid_argument("snapshot " + std::to_string(number) + " has " +
-                            std::to_string(s.length) + " positions, the slot's blocks hold " +
+                            std::to_string(length) + " positions, the slot's blocks hold " +
                             std::to_string(held));
-  if (s.length > layout.context) return invalid_argument("snapshot past the context");
-  state.length_ = s.length;
+  if (length > layout.context) return invalid_argument("snapshot past the context");
+  state.length_ = length;
   state.ring_low_ = s.ring_low;
   state.decoder_low_ = s.decoder_low;
-  state.decoder_end_ = s.decoder_end;
+  state.decoder_end_ = std::min(s.decoder_end, length);
   state.draft_low_ = s.draft_low;
-  state.draft_end_ = s.draft_end;
+  state.draft_end_ = std::min(s.draft_end, length);
   const auto get = [&](void* to, int64_t first, int64_t bytes) {
     auto* at = static_cast<uint8_t*>(to);
     return for_pieces(unit_bytes_, first, bytes, [&](size_t i, int64_t offset, int64_t n) {

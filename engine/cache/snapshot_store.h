@@ -37,8 +37,8 @@ class SnapshotStore {
   // Replaces a snapshot of the same number.
   Status save(const CacheLayout& layout, const SequenceState& state, bool encoder_only,
               int64_t number, const RingCopies& copies = {});
-  // Everything of `state` but its ids and blocks.
-  Status restore(const CacheLayout& layout, int64_t number, SequenceState& state,
+  // Everything of `state` but its ids and blocks, as it was `cut` positions before the snapshot.
+  Status restore(const CacheLayout& layout, int64_t number, int64_t cut, SequenceState& state,
                  const RingCopies& copies = {}) const;
   Status drop(int64_t number);
   int64_t bytes() const { return units_used() * unit_bytes_; }  // in use

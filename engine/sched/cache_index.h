@@ -31,7 +31,7 @@ struct PrefixMatch {
   std::vector<BlockId> blocks;  // whole ones that hold them, in order, to be shared
   BlockId tail = -1;      // positions % kBlockPositions more positions, to be copied; -1: none
   int64_t snapshot = -1;  // rings at `snapshot_positions`; -1 with no positions
-  int64_t snapshot_positions = 0;  // >= positions: cut back after the restore
+  int64_t snapshot_positions = 0;  // >= positions: cut back by the restore
 };
 
 // A sequence as the planner knows it, between two steps.

@@ -75,9 +75,8 @@ void Planner::start_behind_match(Sequence& s, SlotId slot) {
     commands.push_back({CacheCommand::Kind::kCopyBlock, slot, s.blocks.back(), match.tail});
   }
   if (match.positions > 0) {
-    commands.push_back({CacheCommand::Kind::kRestore, slot, 0, match.snapshot});
-    if (match.snapshot_positions > match.positions)
-      commands.push_back({CacheCommand::Kind::kTruncate, slot, 0, match.positions});
+    const auto cut = static_cast<BlockId>(match.snapshot_positions - match.positions);
+    commands.push_back({CacheCommand::Kind::kRestore, slot, cut, match.snapshot});
   }
   s.computed = match.positions;
   cache_.open(slot, query, match);

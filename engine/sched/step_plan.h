@@ -63,7 +63,7 @@ struct CacheCommand {
     kAppendBlock = 2,  // block table of `slot` grows by `block`
     kTruncate = 3,     // length of `slot` becomes `value`
     kSnapshot = 4,     // save rings of `slot` as snapshot `value`; block 1: the encoder's only
-    kRestore = 5,      // load rings of `slot` from snapshot `value`
+    kRestore = 5,  // load rings of `slot` from snapshot `value`, less its last `block` positions
     kDropSnapshot = 6,
     // These have a CacheNote, `value` in StepPlan::notes, and go to the rank's CacheTier.
     kSpillBlock = 7,      // write `block` to disk behind the step
