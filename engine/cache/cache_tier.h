@@ -37,6 +37,9 @@ struct CacheRecord {
   std::vector<std::byte> bytes;
 };
 
+// A text that differs only behind these may still use a full snapshot, cut back.
+inline constexpr int kStemCutPositions = 8;
+
 // From the io thread, in the order in which it happened.
 struct TierEvent {
   enum class Kind : uint8_t {
@@ -47,6 +50,8 @@ struct TierEvent {
   Kind kind = Kind::kStored;
   CacheNote note;
   uint64_t fingerprint = 0;  // text_fingerprint() of a block's ids and images
+  // The same without its last kStemCutPositions positions; 0: it has no more than those.
+  uint64_t stem = 0;
 };
 
 class CacheTier {
@@ -55,7 +60,10 @@ class CacheTier {
 
   virtual ~CacheTier() = default;
 
-  // False: not taken (queue full, no space, tier off); the index may offer it again later.
+  // Whether spill() would take something now, as far as one can tell.
+  virtual bool accepts() const { return true; }
+  // False: not taken (queue full, no space, tier off): kGone follows, and the index may offer it
+  // again later.
   virtual bool spill(const CacheNote& note, std::span<const int32_t> ids,
                      std::span<const int32_t> engram_ids, std::span<const std::byte> bytes) = 0;
   virtual void stage(const CacheNote& note) = 0;

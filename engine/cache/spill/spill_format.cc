@@ -94,6 +94,7 @@ void walk_entry(Io& io, Entry& e) {
   io.field(e.note.cut_low);
   io.field(e.note.generated.words);
   io.field(e.fingerprint);
+  io.field(e.stem);
   io.field(e.bytes);
   io.field(e.sum);
 }
@@ -179,6 +180,15 @@ BlockText text_of(const SpillEntry& entry, std::span<const std::byte> record) {
 
 }  // namespace
 
+BlockText stem_of(const BlockText& text) {
+  TF_CHECK_LT(static_cast<size_t>(kStemCutPositions), text.ids.size());
+  BlockText stem = text;
+  stem.ids = text.ids.first(text.ids.size() - kStemCutPositions);
+  const int64_t end = text.first_position + static_cast<int64_t>(stem.ids.size());
+  stem.images = images_in(text.images, text.first_position, end);
+  return stem;
+}
+
 PageBuffer::PageBuffer(int64_t bytes) {
   const auto size = static_cast<size_t>(paged(bytes));
   if (size == 0) return;
@@ -235,8 +245,11 @@ PageBuffer encode_record(const CacheNote& note, std::span<const int32_t> ids,
 
 void seal_entry(SpillEntry& entry, std::span<const std::byte> record) {
   entry.sum = sum_of(record);
-  if (entry.note.kind == CacheNote::Kind::kBlock)
-    entry.fingerprint = text_fingerprint(text_of(entry, record));
+  if (entry.note.kind != CacheNote::Kind::kBlock) return;
+  BlockText text = text_of(entry, record);
+  entry.fingerprint = text_fingerprint(text);
+  if (entry.note.positions <= kStemCutPositions) return;
+  entry.stem = text_fingerprint(stem_of(text));
 }
 
 PageBuffer encode_header(const SpillHeader& header) {

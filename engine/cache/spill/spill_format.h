@@ -57,6 +57,7 @@ class PageBuffer {
 struct SpillEntry {
   CacheNote note;
   uint64_t fingerprint = 0;  // text_fingerprint() of a block
+  uint64_t stem = 0;         // of all but its last kStemCutPositions positions; 0: none
   int64_t bytes = 0;         // as the cache gave them
   SpillSum sum{};            // of the whole record
 
@@ -76,6 +77,9 @@ struct SpillHeader {
   std::string file_name() const;  // says what is in it, so a file can't stand for another
   bool operator==(const SpillHeader&) const = default;
 };
+
+// A block's text without its last kStemCutPositions positions; it has more.
+BlockText stem_of(const BlockText& text);
 
 // ids as fed, engram ids with -1 at image rows; both [note.positions] for blocks, else empty.
 PageBuffer encode_record(const CacheNote& note, std::span<const int32_t> ids,

@@ -22,10 +22,6 @@ bool base_of(const SpillHeader& header, BlockDigest& base) {
 
 }  // namespace
 
-size_t RecordKeyHash::operator()(const RecordKey& key) const {
-  return BlockDigestHash{}(key.name) + static_cast<size_t>(key.kind);
-}
-
 const SpillIndex::Place* SpillIndex::find(const RecordKey& key) const {
   const auto at = places_.find(key);
   return at == places_.end() ? nullptr : &at->second;

@@ -14,21 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "engine/cache/spill/record_key.h"
 #include "engine/cache/spill/spill_format.h"
 
 namespace tensorfold {
 
 using SpillFileId = int64_t;
-
-struct RecordKey {
-  BlockDigest name;
-  CacheNote::Kind kind = CacheNote::Kind::kBlock;
-  bool operator==(const RecordKey&) const = default;
-};
-inline RecordKey key_of(const CacheNote& note) { return {note.name, note.kind}; }
-struct RecordKeyHash {
-  size_t operator()(const RecordKey& key) const;
-};
 
 // Files to remove from the disk, and the notes of what was in them.
 struct SpillGone {

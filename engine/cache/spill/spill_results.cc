@@ -75,7 +75,7 @@ void SpillTier::finish_index() {
   remove(gone, false);  // nobody knew them yet
   for (const SpillIndex::Place& place : index_.in_order()) {
     const SpillEntry& e = index_.header(place.file).entries[place.entry];
-    events_.push_back({TierEvent::Kind::kFound, e.note, e.fingerprint});
+    events_.push_back({TierEvent::Kind::kFound, e.note, e.fingerprint, e.stem});
   }
   index_read_ = true;
   stats_.index_us = clock_.monotonic_us() - index_begun_us_;
@@ -102,7 +102,7 @@ void SpillTier::on_written(SpillDone& done, WriteJob& job) {
   for (const SpillEntry& e : job.header.entries) pending_.erase(key_of(e.note));
   const auto gone_entries = [&] {
     for (const SpillEntry& e : job.header.entries)
-      events_.push_back({TierEvent::Kind::kGone, e.note, 0});
+      events_.push_back({TierEvent::Kind::kGone, e.note, 0, 0});
   };
   if (!done.status.ok()) {
     gone_entries();
@@ -132,7 +132,7 @@ void SpillTier::on_written(SpillDone& done, WriteJob& job) {
     return remove(gone);
   }
   for (const SpillEntry& e : header.entries)
-    events_.push_back({TierEvent::Kind::kStored, e.note, e.fingerprint});
+    events_.push_back({TierEvent::Kind::kStored, e.note, e.fingerprint, e.stem});
   const int64_t oldest = clock_.unix_us() - options_.age_max_us;
   if (index_.bytes() > options_.bytes_max) {
     index_.evict(options_.bytes_max / 100 * kKeepPercent, oldest, gone);

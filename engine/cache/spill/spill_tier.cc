@@ -69,7 +69,8 @@ void SpillTier::submit(SpillWork work) {
 // Names are from the folder of this identity, or from the root when they have a folder in front.
 void SpillTier::remove(const SpillGone& gone, bool tell) {
   if (tell) {
-    for (const CacheNote& note : gone.notes) events_.push_back({TierEvent::Kind::kGone, note, 0});
+    for (const CacheNote& note : gone.notes)
+      events_.push_back({TierEvent::Kind::kGone, note, 0, 0});
   }
   if (gone.files.empty()) return;
   RemoveJob job;
@@ -92,31 +93,36 @@ void SpillTier::warn(const std::string& text) {
 
 // ---------------------------------------------------------------- out
 
+bool SpillTier::accepts() const {
+  return !disabled() && index_read_ && health_.on() && jobs_out_ < kSpillJobsMax / 2 &&
+         2 * queued_bytes_ < options_.queue_bytes_max;
+}
+
+bool SpillTier::refuse(const CacheNote& note) {
+  ++stats_.not_taken;
+  events_.push_back({TierEvent::Kind::kGone, note, 0, 0});
+  return false;
+}
+
 bool SpillTier::spill(const CacheNote& note, std::span<const int32_t> ids,
                       std::span<const int32_t> engram_ids, std::span<const std::byte> bytes) {
-  if (disabled()) return false;
+  const SpillIndex::Place* known = index_.find(key_of(note));
+  if (known != nullptr) {
+    const SpillEntry& e = index_.header(known->file).entries[known->entry];
+    events_.push_back({TierEvent::Kind::kStored, e.note, e.fingerprint, e.stem});
+    return true;
+  }
+  if (pending_.count(key_of(note)) != 0) return true;
   const auto size = static_cast<int64_t>(bytes.size());
   SpillEntry entry;
   entry.note = note;
   entry.bytes = size;
-  if (!index_read_ || !health_.on() || jobs_out_ >= kSpillJobsMax || size < 1 ||
+  if (disabled() || !index_read_ || !health_.on() || jobs_out_ >= kSpillJobsMax || size < 1 ||
       size > kSpillRecordBytesMax || 4 * size > options_.bytes_max ||
-      queued_bytes_ + entry.record_bytes() > options_.queue_bytes_max) {
-    ++stats_.not_taken;
-    return false;
-  }
-  const SpillIndex::Place* known = index_.find(key_of(note));
-  if (known != nullptr) {
-    const SpillEntry& e = index_.header(known->file).entries[known->entry];
-    events_.push_back({TierEvent::Kind::kStored, e.note, e.fingerprint});
-    return true;
-  }
-  if (pending_.count(key_of(note)) != 0) return true;
+      queued_bytes_ + entry.record_bytes() > options_.queue_bytes_max)
+    return refuse(note);
   PageBuffer record = encode_record(note, ids, engram_ids, bytes);
-  if (record.empty()) {
-    ++stats_.not_taken;
-    return false;
-  }
+  if (record.empty()) return refuse(note);
   const bool block = note.kind == CacheNote::Kind::kBlock;
   if (!group_.records.empty()) {
     const CacheNote& last = group_.header.entries.back().note;
@@ -262,7 +268,7 @@ std::vector<TierEvent> SpillTier::take_events() {
 void SpillTier::flush() {
   if (disabled()) return;
   for (const SpillEntry& e : group_.header.entries)
-    events_.push_back({TierEvent::Kind::kGone, e.note, 0});
+    events_.push_back({TierEvent::Kind::kGone, e.note, 0, 0});
   for (const PageBuffer& r : group_.records) queued_bytes_ -= r.size();
   group_ = {};
   pending_.clear();

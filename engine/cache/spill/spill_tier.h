@@ -74,6 +74,7 @@ class SpillTier final : public CacheTier {
             MakeIo make_io = make_spill_threads);
   ~SpillTier() override;
 
+  bool accepts() const override;
   bool spill(const CacheNote& note, std::span<const int32_t> ids,
              std::span<const int32_t> engram_ids, std::span<const std::byte> bytes) override;
   void stage(const CacheNote& note) override;
@@ -103,6 +104,7 @@ class SpillTier final : public CacheTier {
   void submit(SpillWork work);
   void remove(const SpillGone& gone, bool tell = true);
 
+  bool refuse(const CacheNote& note);
   void close_group();
   void submit_write(WriteJob job);
   void submit_reads();
