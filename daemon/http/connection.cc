@@ -113,7 +113,11 @@ void Connection::process() {
     const auto step = parser_.feed(std::string_view(pending_).substr(used));
     used += step.consumed;
     if (fresh && parser_.started()) deadline_ms_ = now_ms() + server_.limits_.header_ms;
-    if (step.event == RequestParser::Event::kError) {
+    if (!count_body()) {
+      ++server_.counters_.bodies_refused_total;
+      close_after_reply_ = true;
+      send_error(503, "too many request bodies are being read or wait for an answer");
+    } else if (step.event == RequestParser::Event::kError) {
       ++server_.counters_.bad_requests_total;
       close_after_reply_ = true;
       send_error(parser_.error_status(), parser_.error_message());
@@ -127,6 +131,18 @@ void Connection::process() {
   }
   pending_.erase(0, used);
   processing_ = false;
+}
+
+bool Connection::count_body() {
+  const size_t bytes = parser_.request().body.size();
+  server_.body_bytes_ += bytes - counted_body_bytes_;
+  counted_body_bytes_ = bytes;
+  return bytes == 0 || server_.body_bytes_ <= server_.limits_.bodies_bytes;
+}
+
+void Connection::release_body() {
+  server_.body_bytes_ -= counted_body_bytes_;
+  counted_body_bytes_ = 0;
 }
 
 void Connection::headers_arrived() {
@@ -192,6 +208,7 @@ void Connection::check_deadlines(int64_t now) {
 void Connection::close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
+  release_body();
   uv_close(&handle_.handle, on_close);
 }
 

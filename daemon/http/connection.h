@@ -61,6 +61,8 @@ class Connection {
 
   void take_bytes(std::string_view bytes);
   void process();
+  bool count_body();  // false: it does not fit beside those of the other connections
+  void release_body();
   void headers_arrived();
   void request_arrived();
   void find_peer();
@@ -101,7 +103,8 @@ class Connection {
   bool drop_input_ = false;  // too much was pipelined
   bool broken_ = false;      // a write failed
   size_t lingered_bytes_ = 0;
-  int64_t deadline_ms_ = 0;  // of the present wait; 0 is none
+  size_t counted_body_bytes_ = 0;  // of the request that is read or not yet answered
+  int64_t deadline_ms_ = 0;        // of the present wait; 0 is none
   int64_t body_deadline_ms_ = 0;
   size_t last_backlog_bytes_ = 0;
   int64_t backlog_since_ms_ = 0;  // since when nothing could be written

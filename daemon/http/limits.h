@@ -19,6 +19,7 @@ inline constexpr int kListenBacklogConnections = 511;
 struct Limits {
   size_t header_bytes = 32 * 1024;               // target and fields together; past it: 431
   size_t body_bytes = 32 * 1024 * 1024;          // past it: 413
+  size_t bodies_bytes = 256 * 1024 * 1024;       // of all requests not yet answered; past it: 503
   size_t connections = 1024;                     // past it: 503 and close
   size_t write_backlog_bytes = 4 * 1024 * 1024;  // a stream's unsent bytes; past it: closed
   int64_t header_ms = 10'000;                    // from a request's first byte to its last header

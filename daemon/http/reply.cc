@@ -49,6 +49,7 @@ void Connection::decorate(const Request& request, Response& response) const {
 
 void Connection::respond(const Response& response) {
   if (state_ == State::kClosed) return;
+  release_body();
   if (response.close) close_after_reply_ = true;
   std::string out = head_text(response, false, response.body.size());
   if (!head_only_ && !has_no_body(response.status)) out += response.body;
@@ -58,6 +59,7 @@ void Connection::respond(const Response& response) {
 
 void Connection::begin_stream(const Response& head) {
   if (state_ == State::kClosed) return;
+  release_body();
   chunked_ = exchange_->request().version_minor >= 1;
   if (!chunked_ || head.close) close_after_reply_ = true;
   send(head_text(head, true, 0));
@@ -99,6 +101,7 @@ void Connection::send_error(int status, std::string_view message) {
     response.body = std::string(message) + "\n";
   }
   response.close = true;
+  parser_.request().body = {};
   if (status == 503) response.headers.push_back({"Retry-After", "1"});
   respond(response);
 }

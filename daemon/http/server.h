@@ -40,7 +40,8 @@ struct ServerCounters {
   uint64_t connections_total = 0;
   uint64_t connections_refused_total = 0;
   uint64_t requests_total = 0;
-  uint64_t bad_requests_total = 0;  // answered by the server itself
+  uint64_t bad_requests_total = 0;    // answered by the server itself
+  uint64_t bodies_refused_total = 0;  // bodies that did not fit beside the others
   uint64_t timeouts_total = 0;
   uint64_t slow_readers_total = 0;  // closed because they did not read
 };
@@ -63,7 +64,8 @@ class Server {
   size_t connections() const { return connections_.size(); }
   size_t exchanges() const { return exchanges_; }  // requests being answered now
 
-  size_t unsent_bytes() const;  // written and not yet taken by the sockets
+  size_t unsent_bytes() const;                       // written and not yet taken by the sockets
+  size_t body_bytes() const { return body_bytes_; }  // read of requests not yet answered
 
   void stop_accepting();
   // Stops accepting and drops every connection; idle ones at once. `on_closed` runs on the loop
@@ -100,6 +102,7 @@ class Server {
   int open_handles_ = 0;
   int port_ = 0;
   size_t exchanges_ = 0;
+  size_t body_bytes_ = 0;
   std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
   std::unique_ptr<char[]> read_buffer_;  // shared: libuv reads and reports without a turn between
   std::function<void()> on_closed_;

@@ -248,6 +248,46 @@ BOOST_AUTO_TEST_CASE(one_connection_past_the_limit_gets_503) {
   BOOST_TEST(server.counters().connections_refused_total == 1);
 }
 
+BOOST_AUTO_TEST_CASE(one_byte_past_the_sum_of_bodies_gets_503) {
+  Handler handler;
+  Limits limits = quick();
+  limits.bodies_bytes = 1000;
+  LoopbackServer server(limits, handler.hooks());
+  const auto held = [&] {
+    size_t bytes = 0;
+    server.on_loop([&] { bytes = server.server().body_bytes(); });
+    return bytes;
+  };
+  // One request that is not answered yet, and one whose body is half there: 900 of 1,000 bytes.
+  Client waiting(server.port()), half(server.port()), third(server.port());
+  waiting.send(post("/hold", std::string(400, 'w')));
+  half.send(post("/echo", std::string(600, 'h')).substr(0, post("/echo", "").size() + 502));
+  BOOST_TEST(eventually([&] { return held() == 900; }));
+  third.send(post("/echo", std::string(100, 't')));
+  BOOST_TEST(third.read_until("ttt").find("200 OK") != std::string::npos);
+  BOOST_TEST(held() == 900U);
+  third.send(post("/echo", std::string(101, 'u')));
+  const std::string refused = third.read_all();
+  const auto at = refused.find("HTTP/1.1 503");
+  BOOST_REQUIRE(at != std::string::npos);
+  BOOST_TEST(refused.find("Retry-After: ", at) != std::string::npos);
+  BOOST_TEST(server.counters().bodies_refused_total == 1);
+  // A chunked body is counted as it comes.
+  Client chunked(server.port());
+  chunked.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+  chunked.send("64\r\n" + std::string(100, 'c') + "\r\n1\r\nc\r\n0\r\n\r\n");
+  BOOST_TEST(chunked.read_all().rfind("HTTP/1.1 503", 0) == 0);
+  BOOST_TEST(held() == 900U);
+  // Answered, gone: nothing is counted any more.
+  server.on_loop([&] { handler.held.at(0)->respond(Response()); });
+  BOOST_TEST(waiting.read_until("\r\n\r\n").find("200 OK") != std::string::npos);
+  half.reset();
+  BOOST_TEST(eventually([&] { return held() == 0; }));
+  Client last(server.port());
+  last.send(post("/echo", std::string(1000, 'z')));
+  BOOST_TEST(last.read_until("zzz").find("200 OK") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(clients_that_go_away_are_noticed) {
   Handler handler;
   LoopbackServer server(quick(), handler.hooks());

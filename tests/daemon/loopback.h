@@ -22,7 +22,8 @@ class LoopbackServer {
   int port() const { return port_; }
   http::ServerCounters counters();  // asked on the loop's thread
   size_t connections();
-  void on_loop(std::function<void()> task);  // runs it there and waits
+  http::Server& server() { return *server_; }  // on the loop's thread only
+  void on_loop(std::function<void()> task);    // runs it there and waits
 
  private:
   void run();
