@@ -32,7 +32,7 @@ std::string summary(const CostTable& table) {
 std::string cost_file_path(const std::string& state_dir) { return state_dir + "/row_costs.json"; }
 
 Result<CostTable> stored_or_measured_costs(const std::string& state_dir, const CostKey& key,
-                                           const std::function<Result<CostTable>()>& measure,
+                                           const std::function<Result<MeasuredCosts>()>& measure,
                                            LogSink& log) {
   const std::string path = cost_file_path(state_dir);
   std::string refused;
@@ -45,13 +45,15 @@ Result<CostTable> stored_or_measured_costs(const std::string& state_dir, const C
     }
     refused = "; " + path + " is not used: " + table.status().message();
   }
-  auto table = measure();
-  if (!table.ok()) return table.status().with_context("measuring row costs");
-  log.info("row costs were measured: " + summary(*table) + refused);
-  if (state_dir.empty()) return table;
-  const Status stored = store(path, encode_cost_table(key, *table));
+  const auto measured = measure();
+  if (!measured.ok()) return measured.status().with_context("measuring row costs");
+  const std::string busy =
+      measured->steady ? "" : " (the machine was busy: measured again at start)";
+  log.info("row costs were measured: " + summary(measured->table) + busy + refused);
+  if (state_dir.empty() || !measured->steady) return measured->table;
+  const Status stored = store(path, encode_cost_table(key, measured->table));
   if (!stored.ok()) log.warning("row costs are not kept: " + stored.message());
-  return table;
+  return measured->table;
 }
 
 }  // namespace tensorfold

@@ -8,6 +8,7 @@
 
 #include "engine/base/log_sink.h"
 #include "engine/draft/cost_table.h"
+#include "engine/draft/measure_costs.h"
 
 namespace tensorfold {
 
@@ -16,10 +17,10 @@ inline constexpr int64_t kCostFileBytesMax = 64 * 1024;
 // STATE_DIR/row_costs.json
 std::string cost_file_path(const std::string& state_dir);
 
-// The stored table, or `measure`'s, stored. Not ok: measuring failed. An empty state_dir keeps
-// nothing; a file that cannot be written is a line in the log.
+// The stored table, or `measure`'s, stored if it is steady. Not ok: measuring failed. An empty
+// state_dir keeps nothing; a file that cannot be written is a line in the log.
 Result<CostTable> stored_or_measured_costs(const std::string& state_dir, const CostKey& key,
-                                           const std::function<Result<CostTable>()>& measure,
+                                           const std::function<Result<MeasuredCosts>()>& measure,
                                            LogSink& log);
 
 }  // namespace tensorfold

@@ -125,7 +125,9 @@ CostTable CostTable::linear(double base, double per_row, double draft) {
 
 double CostTable::step(int32_t sequence_count, int32_t row_count) const {
   const Place s = place_of(sequences, sequence_count);
-  const Place r = place_of(rows, static_cast<double>(row_count) / std::max(sequence_count, 1));
+  // Measured with one sequence alone: as if all rows were its own.
+  const double divisor = sequences.size() > 1 ? std::max(sequence_count, 1) : 1;
+  const Place r = place_of(rows, row_count / divisor);
   const auto at = [&](size_t sequence, size_t row) {
     return step_us[std::min(sequence, sequences.size() - 1) * rows.size() +
                    std::min(row, rows.size() - 1)];

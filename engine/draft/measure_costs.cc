@@ -144,47 +144,74 @@ std::vector<int32_t> sequence_grid(int64_t most) {
   return counts;
 }
 
-struct Times {
-  std::vector<double> step_us;  // by row count
-  double drafting_us = kNever;  // one row each, and a drafter's pass
-  double prompt_row_us = kNever;
+// The two least times of a step.
+struct Least {
+  double us = kNever;
+  double second_us = kNever;
+  void take(double time_us) {
+    second_us = std::min(second_us, std::max(us, time_us));
+    us = std::min(us, time_us);
+  }
+  bool steady() const { return second_us <= kMeasureSteadyRatio * us; }
 };
 
-// Times of one group. `deadline_us`: no repetition but the first begins behind it.
+struct Times {
+  std::vector<Least> step;  // by row count
+  Least drafting;           // one row each, and a drafter's pass
+  double prompt_us = kNever;
+
+  bool complete() const {
+    return !step.empty() &&
+           std::all_of(step.begin(), step.end(), [](const Least& l) { return l.us < kNever; });
+  }
+  bool steady() const {
+    return drafting.steady() &&
+           std::all_of(step.begin(), step.end(), [](const Least& l) { return l.steady(); });
+  }
+};
+
+struct Deadlines {
+  int64_t soft_us = 0;  // of this group
+  int64_t hard_us = 0;
+  bool over(int repetition, int64_t now_us) const {
+    return repetition > 0 && (now_us >= hard_us || (repetition > 1 && now_us >= soft_us));
+  }
+};
+
 Status measure_group(Group& group, std::span<const std::vector<int32_t>> prompts, int tokens,
-                     int64_t positions, std::span<const int32_t> rows, int64_t deadline_us,
+                     int64_t positions, std::span<const int32_t> rows, const Deadlines& deadlines,
                      const Clock& clock, Times& times) {
   double us = 0;
   TF_RETURN_IF_ERROR(group.begin(prompts, tokens, us));
-  times.prompt_row_us = us;
-  times.step_us.assign(rows.size(), kNever);
+  times.prompt_us = us;
+  times.step.resize(rows.size());
   for (int repetition = 0; repetition < kMeasureRepetitions; ++repetition) {
-    if (repetition > 0 && clock.monotonic_us() >= deadline_us) break;
+    if (deadlines.over(repetition, clock.monotonic_us())) break;
     for (size_t i = rows.size(); i-- > 0;) {
       // A step leaves at most all its rows and one more of the next.
       if (group.longest() + rows[i] + 2 > positions) return ok_status();
       TF_RETURN_IF_ERROR(group.step(rows[i], false, us));
-      times.step_us[i] = std::min(times.step_us[i], us);
+      times.step[i].take(us);
       TF_RETURN_IF_ERROR(group.step(1, true, us));
-      times.drafting_us = std::min(times.drafting_us, us);
+      times.drafting.take(us);
     }
   }
   return ok_status();
 }
 
 void add_group(const Times& times, int32_t count, CostTable& table) {
-  const size_t width = times.step_us.size();
+  const size_t width = times.step.size();
   const bool first = table.sequences.empty();
   double least = 0;
   for (size_t i = 0; i < width; ++i) {
     // More rows or more sequences never cost less; what says so is noise.
-    double us = std::max(times.step_us[i], least);
+    double us = std::max(times.step[i].us, least);
     if (!first) us = std::max(us, table.step_us[table.step_us.size() - width]);
     table.step_us.push_back(us);
     least = us;
   }
   const double plain = table.step_us[table.step_us.size() - width];
-  double draft = std::max(0.0, times.drafting_us - plain);
+  double draft = std::max(0.0, times.drafting.us - plain);
   if (!first) draft = std::max(draft, table.draft_us.back());
   table.draft_us.push_back(draft);
   table.sequences.push_back(count);
@@ -192,28 +219,37 @@ void add_group(const Times& times, int32_t count, CostTable& table) {
 
 }  // namespace
 
-Result<CostTable> measure_costs(StepRunner& runner, const MeasureLimits& limits,
-                                std::span<const std::vector<int32_t>> prompts, const Clock& clock) {
+Result<MeasuredCosts> measure_costs(StepRunner& runner, const MeasureLimits& limits,
+                                    std::span<const std::vector<int32_t>> prompts,
+                                    const Clock& clock) {
   TF_CHECK(!prompts.empty() && limits.slots >= 1 && limits.draft_rows >= 1);
   const std::vector<int32_t> rows = row_grid(limits.draft_rows);
   const int64_t positions = std::min<int64_t>(limits.positions, kBlockPositions);
-  const int64_t most = std::min<int64_t>({limits.slots, limits.pool_blocks, kSequencesMax});
+  const std::vector<int32_t> counts =
+      sequence_grid(std::min<int64_t>({limits.slots, limits.pool_blocks, kSequencesMax}));
+  const auto share = kMeasureCostsUs / static_cast<int64_t>(counts.size());
   const int64_t begin = clock.monotonic_us();
-  CostTable table{{}, rows, {}, {}, 0};
-  for (const int32_t count : sequence_grid(most)) {
+  MeasuredCosts out = {{{}, rows, {}, {}, 0}, true};
+  CostTable& table = out.table;
+  for (const int32_t count : counts) {
+    const int64_t now = clock.monotonic_us();
     const auto room =
         std::min<int64_t>({kMeasurePromptTokens, limits.prefill_rows / count, positions / 2});
-    if (room < 1 || (count > 1 && clock.monotonic_us() - begin >= kMeasureCostsUs)) break;
+    if (room < 1 || (count > 1 && now - begin >= kMeasureCostsHardUs)) {
+      out.steady = false;
+      break;
+    }
     Group group(runner, clock, count, limits.draft_rows);
     Times times;
     const Status status = measure_group(group, prompts, static_cast<int>(room), positions, rows,
-                                        begin + kMeasureCostsUs, clock, times);
+                                        {now + share, begin + kMeasureCostsHardUs}, clock, times);
     const Status closed = group.end();
     TF_RETURN_IF_ERROR(status);
     TF_RETURN_IF_ERROR(closed);
-    if (std::find(times.step_us.begin(), times.step_us.end(), kNever) != times.step_us.end()) break;
+    if (!times.complete()) break;
+    out.steady = out.steady && times.steady();
     add_group(times, count, table);
-    table.prompt_row_us = times.prompt_row_us / static_cast<double>(count * room);
+    table.prompt_row_us = times.prompt_us / static_cast<double>(count * room);
   }
   if (table.sequences.empty()) return unsupported("a sequence is too short to measure steps");
   // A row among prompt rows costs no more than one among few.
@@ -221,7 +257,7 @@ Result<CostTable> measure_costs(StepRunner& runner, const MeasureLimits& limits,
       (table.step_us[rows.size() - 1] - table.step_us[0]) / std::max(1, rows.back() - 1);
   table.prompt_row_us = std::max(kTimeLeastUs, std::min(table.prompt_row_us, row_us));
   TF_RETURN_IF_ERROR(table.check());
-  return table;
+  return out;
 }
 
 }  // namespace tensorfold
