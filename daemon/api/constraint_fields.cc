@@ -13,9 +13,8 @@ using grammar::ConstraintSpec;
 
 Status set_content(ConstraintSpec spec, ConstraintWishes& wishes) {
   if (wishes.content) {
-    return invalid_argument(spec.param + ": the reply's form is already given by " +
-                                wishes.content->param,
-                            spec.param);
+    return invalid_argument(
+        spec.param + ": the reply's form is already given by " + wishes.content->param, spec.param);
   }
   wishes.content = std::move(spec);
   return ok_status();
@@ -101,8 +100,7 @@ Status read_json_schema(const Json& value, const std::string& path, ConstraintWi
       return invalid_argument("unknown field " + at, at);
     }
   }
-  if (schema == nullptr)
-    return invalid_argument(path + ".schema is missing", path + ".schema");
+  if (schema == nullptr) return invalid_argument(path + ".schema is missing", path + ".schema");
   return set_schema(*schema, path + ".schema", strict, wishes);
 }
 
@@ -197,12 +195,11 @@ Status read_response_format(const Json& value, ConstraintWishes& wishes) {
        {std::pair<const char*, ConstraintKind>{"regex", ConstraintKind::kRegex},
         {"grammar", ConstraintKind::kEbnf}}) {
     if (kind != name) continue;
-    if (const Json* text = part(name))
-      return set_text(form, *text, path + "." + name, wishes);
+    if (const Json* text = part(name)) return set_text(form, *text, path + "." + name, wishes);
     return invalid_argument(path + "." + name + " is missing", path + "." + name);
   }
-  return invalid_argument(
-      path + ".type must be text, json_object, json_schema, regex or grammar", path + ".type");
+  return invalid_argument(path + ".type must be text, json_object, json_schema, regex or grammar",
+                          path + ".type");
 }
 
 Status read_structured_outputs(const Json& value, ConstraintWishes& wishes) {
@@ -269,9 +266,9 @@ Result<std::shared_ptr<const grammar::ConstraintSpec>> settle_constraint(Constra
   const auto choice = wishes.choice.value_or(grammar::ToolChoice::kAuto);
   const bool forced = choice != grammar::ToolChoice::kAuto;
   if (wishes.text && wishes.content)
-    return invalid_argument("response_format text and " + wishes.content->param +
-                                " exclude each other",
-                            wishes.content->param);
+    return invalid_argument(
+        "response_format text and " + wishes.content->param + " exclude each other",
+        wishes.content->param);
   if (!wishes.content && !forced && (wishes.tools.empty() || ends_freely)) return Spec();
   auto spec = std::make_shared<ConstraintSpec>();
   if (wishes.content) *spec = std::move(*wishes.content);

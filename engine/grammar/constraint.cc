@@ -133,9 +133,7 @@ Result<CompiledConstraint> compile_program(const ConstraintSpec& spec, int32_t t
 
 std::string spec_key(const ConstraintSpec& spec) {
   std::string key;
-  const auto number = [&](uint64_t n) {
-    key.append(reinterpret_cast<const char*>(&n), sizeof n);
-  };
+  const auto number = [&](uint64_t n) { key.append(reinterpret_cast<const char*>(&n), sizeof n); };
   const auto text = [&](const std::string& s) {
     number(s.size());
     key += s;
@@ -167,8 +165,8 @@ Result<std::shared_ptr<const Matcher>> compile_matcher(
   if (ignored != nullptr) *ignored = std::move(compiled.ignored);
   std::shared_ptr<const Matcher> matcher = Matcher::create(compiled.program, vocab);
   if (matcher->start() == kMaskDead)
-    return with_param(
-        invalid_argument("the grammar accepts nothing", "", "unsatisfiable_schema"), spec.param);
+    return with_param(invalid_argument("the grammar accepts nothing", "", "unsatisfiable_schema"),
+                      spec.param);
   return matcher;
 }
 

@@ -9,6 +9,7 @@
 namespace tensorfold::grammar {
 namespace {
 
+constexpr size_t kFrameTableMin = 256;  // a power of two
 constexpr uint32_t kManyWords = 1U << 20;
 constexpr int kWordRounds = 256;
 constexpr int kEnterDepthMax = 512;  // nested expressions without a byte between them
@@ -32,14 +33,18 @@ size_t Frames::Hash::operator()(const Frame& f) const {
 }
 
 Frames::Frames(const Program& program) : program_(program) {
+  table_.assign(kFrameTableMin, kEndFrame);
   frames_.push_back({});  // kEndFrame
-  ids_.emplace(frames_[0], kEndFrame);
+  Frame hole;
+  hole.kind = Frame::Kind::kHole;
+  frames_.push_back(hole);
   sets_.push_back({});
   set_ids_.emplace(std::string(), 0);
 }
 
 size_t Frames::bytes() const {
-  size_t total = frames_.size() * (2 * sizeof(Frame) + 32) + chains_.size() * 40;
+  size_t total = frames_.capacity() * sizeof(Frame) + table_.size() * sizeof(FrameId);
+  total += chains_.size() * 40;
   total += set_added_.size() * 40;
   for (const auto& s : sets_) total += 2 * s.size() * 8 + 64;
   return total;
@@ -52,13 +57,46 @@ FrameId Frames::intern(Frame frame) {
     frame.depth = 0;
     for (const uint64_t id : sets_[frame.e]) frame.depth = std::max(frame.depth, frames_[id].depth);
   }
-  const auto [it, fresh] = ids_.emplace(frame, static_cast<FrameId>(frames_.size()));
-  if (fresh) frames_.push_back(frame);
-  return it->second;
+  const size_t mask = table_.size() - 1;
+  size_t place = Hash()(frame) & mask;
+  while (table_[place] != kEndFrame) {
+    if (frames_[table_[place]] == frame) return table_[place];
+    place = (place + 1) & mask;
+  }
+  const auto id = static_cast<FrameId>(frames_.size());
+  table_[place] = id;
+  frames_.push_back(frame);
+  if (2 * frames_.size() > table_.size()) grow();
+  return id;
+}
+
+void Frames::grow() {
+  const size_t mask = 2 * table_.size() - 1;
+  table_.assign(mask + 1, kEndFrame);
+  for (FrameId id = kHoleFrame + 1; id < frames_.size(); ++id) {
+    size_t place = Hash()(frames_[id]) & mask;
+    while (table_[place] != kEndFrame) place = (place + 1) & mask;
+    table_[place] = id;
+  }
+}
+
+// Whether two threads differ in what they return to and in nothing else (a cheap look first).
+bool Frames::has_alike(const FrameSet& set) const {
+  constexpr size_t kComparedMax = 16;
+  if (set.size() > kComparedMax) return true;
+  for (size_t i = 1; i < set.size(); ++i) {
+    const Frame& f = frames_[set[i]];
+    for (size_t j = 0; j < i; ++j) {
+      const Frame& g = frames_[set[j]];
+      if (f.kind == g.kind && f.a == g.a && f.b == g.b && f.c == g.c && f.d == g.d && f.e == g.e)
+        return true;
+    }
+  }
+  return false;
 }
 
 void Frames::merge(FrameSet& set) {
-  if (set.size() < 2) return;
+  if (set.size() < 2 || !has_alike(set)) return;
   auto joinable = [](const Frame& f) {
     switch (f.kind) {
       case Frame::Kind::kTerminal:
@@ -113,6 +151,10 @@ void Frames::merge(FrameSet& set) {
     out.push_back(intern(merged));
   }
   set.swap(out);
+}
+
+void Frames::joined(FrameId join, FrameSet& out) const {
+  for (const uint64_t id : sets_[frames_[join].e]) out.push_back(static_cast<FrameId>(id));
 }
 
 FrameSet Frames::start() {
@@ -229,6 +271,7 @@ void Frames::step(FrameId id, uint32_t symbol, FrameSet& out) {
   const auto byte = static_cast<uint8_t>(symbol);
   switch (f.kind) {
     case Frame::Kind::kEnd:
+    case Frame::Kind::kHole:
     case Frame::Kind::kSymbol:
     case Frame::Kind::kSequence:
     case Frame::Kind::kTool:

@@ -16,11 +16,13 @@ namespace tensorfold::grammar {
 
 using FrameId = uint32_t;
 inline constexpr FrameId kEndFrame = 0;       // nothing more may follow: the reply is complete
+inline constexpr FrameId kHoleFrame = 1;      // stands for whatever a piece returns to
 inline constexpr uint32_t kSymbolBase = 256;  // symbols above the bytes: token ids
 
 struct Frame {
   enum class Kind : uint8_t {
     kEnd,
+    kHole,      // below it anything (masks of pieces; see mask_walk.h)
     kTerminal,  // a: dfa, b: state, e: capture
     kText,      // a: text spec, b: state, c: characters, d: escape, e: capture
     kKey,       // a: object shape, b: key state, d: escape, e: text if kept apart; over kObject
@@ -80,6 +82,9 @@ class Frames {
   // The frame below, as it is once the text or terminal `frame` is complete; kEndFrame + false
   // when that would repeat an item that must be unique.
   bool completed(const Frame& frame, FrameId& below);
+  bool has_alike(const FrameSet& set) const;
+  // The frames that a kJoin stands for.
+  void joined(FrameId join, FrameSet& out) const;
   // What follows a key: nothing when the key is not allowed here.
   void close_key(const Frame& key, FrameSet& out);
   // Whether undeclared names may come next.
@@ -92,6 +97,7 @@ class Frames {
   struct Hash {
     size_t operator()(const Frame& f) const;
   };
+  void grow();
   void enter(uint32_t expr, FrameId parent, FrameSet& out, int depth);
   void enter_parameter(const Frame& tool, FrameSet& out);
   void enter_value(const ValueNode& node, const Frame& frame, uint8_t byte, FrameSet& out);
@@ -120,7 +126,7 @@ class Frames {
 
   const Program& program_;
   std::vector<Frame> frames_;
-  std::unordered_map<Frame, FrameId, Hash> ids_;
+  std::vector<FrameId> table_;  // open addressing over frames_; 0 (kEndFrame) is a free place
   // Sets of small integers, interned; [0] is the empty set.
   std::vector<std::vector<uint64_t>> sets_;
   std::unordered_map<std::string, uint32_t> set_ids_;

@@ -84,7 +84,7 @@ bool hex_possible(const TextSpec& spec, const TextState& s, uint32_t digits, uin
   const uint32_t low = value << (4 * (4 - digits));
   const uint32_t high = low | ((1U << (4 * (4 - digits))) - 1);
   if (low <= 0x1F && control_possible(spec, s, low, std::min(high, 0x1FU))) return true;
-  if (!spec.dfa->universal) return false;
+  if (!spec.dfa->universal || spec.key) return false;
   TextState probe = s;
   if (!content(spec, probe, 'x')) return false;  // no room for one more character
   if (high < 0x7F) return false;

@@ -1,4 +1,5 @@
-// Walks over the token tries.
+// Pieces of masks: how a stack is cut, what is remembered, how it is put together. How texts are
+// walked is in mask_text.cc.
 #include "engine/grammar/mask_walk.h"
 
 #include <algorithm>
@@ -6,209 +7,124 @@
 namespace tensorfold::grammar {
 namespace {
 
-void or_into(std::span<uint32_t> bits, const std::vector<uint32_t>& more) {
-  for (size_t i = 0; i < bits.size(); ++i) bits[i] |= more[i];
-}
+constexpr size_t kSparseTokensMax = 1024;  // of a piece; more are kept as bits
+constexpr size_t kPieceBytes = 192;        // of a piece without its tokens
+constexpr size_t kLocalsMax = 1U << 18;    // frames that were cut
 
-void set_tokens(const TokenTrie& trie, uint32_t node, std::span<uint32_t> bits) {
-  const TokenTrie::Node& n = trie.nodes()[node];
-  for (uint32_t t = n.token_begin; t < n.token_end; ++t) set_token(bits, trie.tokens()[t]);
-}
-
-// Walks every node below `root`; step gives the state after a byte, or false to prune.
-template <typename State, typename Step>
-void walk_states(const TokenTrie& trie, uint32_t root, const State& start, Step step) {
-  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
-  const uint16_t base = nodes[root].depth;
-  std::vector<State> stack(1, start);
-  for (uint32_t i = root + 1; i < nodes[root].end;) {
-    const auto depth = static_cast<size_t>(nodes[i].depth - base);
-    stack.resize(depth + 1, start);
-    stack[depth] = stack[depth - 1];
-    i = step(i, nodes[i].byte, stack[depth]) ? i + 1 : nodes[i].end;
-  }
-}
-
-template <typename T>
-void append(std::string& key, T value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof value);
-}
+using Kind = Frame::Kind;
 
 }  // namespace
 
-MaskWalk::MaskWalk(Frames& frames, const VocabImage& vocab) : frames_(frames), vocab_(vocab) {
-  for (const TokenTrie::Node& n : vocab.all().nodes())
-    longest_ = std::max<uint32_t>(longest_, n.depth);
+MaskWalk::MaskWalk(Frames& frames, const VocabImage& vocab)
+    : frames_(frames),
+      vocab_(vocab),
+      nodes_(vocab.forest().nodes()),
+      longest_(vocab.longest_bytes()),
+      states_(frames) {
   any_text_.dfa = dfa_universal();
+  exit_sets_.emplace_back();
+  path_.assign(longest_ + 1, kNoState);
 }
+
+bool MaskWalk::trim() {
+  if (piece_bytes_ <= kPiecesMaxBytes && states_.bytes() <= kLocalStatesMaxBytes &&
+      locals_.size() <= kLocalsMax)
+    return false;
+  states_.clear();
+  locals_.clear();
+  tops_.clear();
+  texts_.clear();
+  belows_.clear();
+  resumed_.clear();
+  exit_sets_.resize(1);
+  exit_ids_.clear();
+  firsts_.clear();
+  absolutes_.clear();
+  piece_bytes_ = 0;
+  return true;
+}
+
+// ---------------------------------------------------------------- cutting a stack
 
 // The thread whose mask is the same and whose counter is the least of those.
 FrameId MaskWalk::canonical(FrameId id) {
   const Frame f = frames_.at(id);
-  if (f.kind != Frame::Kind::kText) return id;
-  const TextSpec& spec = frames_.program().texts[f.a];
-  Frame same = f;
-  const uint32_t need = spec.min > f.c ? spec.min - f.c : 0;
-  if (spec.max != kNoMax) {
-    const uint32_t slack =
-        spec.dfa->universal
-            ? 0
-            : static_cast<uint32_t>(std::min<size_t>(spec.dfa->states(), kDfaStatesMax));
-    if (spec.max - f.c < longest_ + 1 + slack) return id;
-  }
-  if (need == 0) same.c = spec.min;
-  if (need > longest_) same.c = 0;
+  const Frame same = plain_counters(f);
   return same == f ? id : frames_.intern(same);
 }
 
-MaskWalk::Inner& MaskWalk::remember(const std::string& key) {
-  if (inner_.size() >= kInnerKeptMax) inner_.clear();
-  std::unique_ptr<Inner>& slot = inner_[key];
-  slot = std::make_unique<Inner>();
-  slot->bits.assign(vocab_.words(), 0);
-  return *slot;
-}
-
-void MaskWalk::mask(FrameId id, std::span<uint32_t> bits) {
-  const Frame f = frames_.at(id);
-  switch (f.kind) {
-    case Frame::Kind::kEnd:
-      for (const int32_t end : vocab_.spec().end_ids) {
-        if (end >= 0 && end < vocab_.spec().mask_tokens) set_token(bits, end);
-      }
-      return;
-    case Frame::Kind::kSymbol:
-      if (f.a < static_cast<uint32_t>(vocab_.spec().mask_tokens))
-        set_token(bits, static_cast<int32_t>(f.a));
-      return;
-    case Frame::Kind::kTerminal:
-      if (f.e == 0) {
-        raw_mask(f, bits);
-        return;
-      }
-      break;
-    case Frame::Kind::kText:
-      if (frames_.program().texts[f.a].raw) {
-        raw_mask(f, bits);
-        return;
-      }
-      if (f.d == 0 && (f.e == 0 || frames_.program().texts[f.a].dfa->universal)) {
-        text_mask(f, bits);
-        return;
-      }
-      break;
-    case Frame::Kind::kKey: {
-      const ObjectShape& shape = frames_.program().objects[f.a];
-      if (f.d == 0 && shape.base && shape.base->universal &&
-          frames_.other_allowed(frames_.at(f.parent))) {
-        key_mask(id, bits);
-        return;
-      }
-      break;
+// Counters that no token brings to a bound, set to a value that stands for all of those.
+Frame MaskWalk::plain_counters(const Frame& f) const {
+  Frame same = f;
+  if (f.kind == Kind::kText) {
+    const TextSpec& spec = frames_.program().texts[f.a];
+    const uint32_t need = spec.min > f.c ? spec.min - f.c : 0;
+    if (spec.max != kNoMax) {
+      const uint32_t slack =
+          spec.dfa->universal
+              ? 0
+              : static_cast<uint32_t>(std::min<size_t>(spec.dfa->states(), kDfaStatesMax));
+      if (spec.max - f.c < longest_ + 1 + slack) return f;
     }
-    default:
-      break;
+    if (need == 0) same.c = spec.min;
+    if (need > longest_) same.c = 0;
+  } else if (f.kind == Kind::kArray && !frames_.program().arrays[f.a].contains) {
+    const ArrayShape& s = frames_.program().arrays[f.a];
+    const auto prefix = static_cast<uint32_t>(s.prefix.size());
+    if (s.max != kNoMax && s.max - f.c <= longest_ + 1) return f;
+    const uint32_t enough = std::max(s.min, prefix);
+    if (f.c >= enough) same.c = enough;
+    if (f.c >= prefix && f.c + longest_ + 1 < s.min) same.c = prefix;
   }
-  walk_below(vocab_.all(), 0, {id}, bits);
+  return same;
 }
 
-void MaskWalk::walk_below(const TokenTrie& trie, uint32_t root, const FrameSet& from,
-                          std::span<uint32_t> bits) {
-  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
-  const uint16_t base = nodes[root].depth;
-  if (levels_.empty()) levels_.resize(1);
-  levels_[0] = from;
-  for (uint32_t i = root + 1; i < nodes[root].end;) {
-    const auto depth = static_cast<size_t>(nodes[i].depth - base);
-    if (levels_.size() <= depth) levels_.resize(depth + 1);
-    FrameSet& after = levels_[depth];
-    after.clear();
-    for (const FrameId id : levels_[depth - 1]) frames_.step(id, nodes[i].byte, after);
-    if (after.empty()) {
-      i = nodes[i].end;
-      continue;
-    }
-    frames_.merge(after);
-    set_tokens(trie, i, bits);
-    ++i;
+MaskWalk::Local MaskWalk::localize(FrameId id) {
+  const auto [it, fresh] = locals_.try_emplace(id);
+  if (!fresh) return it->second;
+  Frame f = frames_.at(id);
+  const bool sticky =
+      f.kind == Kind::kKey ||
+      (f.e != 0 && (f.kind == Kind::kText || f.kind == Kind::kTerminal || f.kind == Kind::kValue));
+  Local local{};
+  if (sticky) {
+    Frame around = plain_counters(frames_.at(f.parent));
+    local.below = around.parent;
+    around.parent = kHoleFrame;
+    f.parent = frames_.intern(around);
+  } else {
+    f = plain_counters(f);
+    local.below = f.parent;
+    f.parent = kHoleFrame;
   }
+  local.frame = frames_.intern(f);
+  it->second = local;
+  return local;
 }
 
-const MaskWalk::Inner& MaskWalk::text_inner(const TextSpec& spec, const Frame& f) {
-  const auto state = static_cast<int32_t>(f.b);
-  std::string key("t");
-  append(key, spec.dfa.get());
-  append(key, state);
-  const uint32_t room = spec.max == kNoMax ? kNoMax : spec.max - f.c;
-  append(key, room);
-  append(key, spec.min > f.c ? spec.min - f.c : 0U);
-  if (const auto it = inner_.find(key); it != inner_.end()) return *it->second;
-  Inner& inner = remember(key);
-  const bool plain = spec.dfa->universal && state == spec.dfa->start;
-  inner.trie = plain ? &vocab_.rest() : &vocab_.all();
-  if (plain) or_into(inner.bits, vocab_.safe(room));
-  walk_states(*inner.trie, 0, TextState{state, f.c, 0},
-              [&](uint32_t node, uint8_t byte, TextState& s) {
-                switch (frames_.text_step(spec, s, byte)) {
-                  case TextStep::kDead:
-                    return false;
-                  case TextStep::kClosed:
-                    inner.exits.push_back({node, {}});
-                    inner.trie->path(node, inner.exits.back().path);
-                    return false;
-                  case TextStep::kLive:
-                    break;
-                }
-                set_tokens(*inner.trie, node, inner.bits);
-                return true;
-              });
-  return inner;
-}
-
-void MaskWalk::text_mask(const Frame& f, std::span<uint32_t> bits) {
-  const Inner& inner = text_inner(frames_.program().texts[f.a], f);
-  or_into(bits, inner.bits);
+const MaskWalk::Below& MaskWalk::below(FrameId frame) {
+  const auto [it, fresh] = resumed_.try_emplace(frame);
+  if (!fresh) return it->second;
   FrameSet after;
-  if (f.e == 0) frames_.resume(f.parent, after);
-  for (const Exit& exit : inner.exits) {
-    if (f.e != 0) {
-      Frame done = f;
-      for (size_t i = 0; i + 1 < exit.path.size(); ++i)
-        done.e = frames_.capture(done.e, static_cast<uint8_t>(exit.path[i]));
-      FrameId below = kEndFrame;
-      after.clear();
-      if (!frames_.completed(done, below)) continue;
-      frames_.resume(below, after);
-    }
-    set_tokens(*inner.trie, exit.node, bits);
-    walk_below(*inner.trie, exit.node, after, bits);
-  }
+  frames_.resume(frame, after);
+  frames_.merge(after);
+  Below info;
+  info.state = states_.intern(after);
+  info.first = first_bytes(after);
+  it->second = info;
+  return it->second;
 }
 
-// A key of an open object: any text goes on, so only where it ends depends on the names.
-void MaskWalk::key_mask(FrameId id, std::span<uint32_t> bits) {
+MaskWalk::Bytes MaskWalk::first_below(FrameId id) {
   const Frame f = frames_.at(id);
-  const ObjectShape& shape = frames_.program().objects[f.a];
-  const auto tree = static_cast<uint32_t>(shape.trie.size());
-  Frame as_text;
-  as_text.kind = Frame::Kind::kText;
-  as_text.b = f.b < tree ? static_cast<uint32_t>(shape.trie[f.b].base) : f.b - tree;
-  const Inner& inner = text_inner(any_text_, as_text);
-  or_into(bits, inner.bits);
-  for (const Exit& exit : inner.exits) {
-    Frame now = f, next;
-    bool alive = true;
-    for (size_t i = 0; alive && i + 1 < exit.path.size(); ++i) {
-      alive = frames_.key_step(now, next, static_cast<uint8_t>(exit.path[i])) == TextStep::kLive;
-      now = next;
-    }
-    if (!alive) continue;
+  if (f.kind == Kind::kEnd) return {};
+  Bytes out;
+  if (f.kind == Kind::kJoin) {
     FrameSet after;
-    frames_.close_key(now, after);
-    if (after.empty()) continue;
-    set_tokens(*inner.trie, exit.node, bits);
-    walk_below(*inner.trie, exit.node, after, bits);
+    frames_.resume(id, after);
+    return first_bytes(after);
   }
+  return below(localize(id).frame).first;
 }
 
 // Bytes that may come first in any of these; more than can is fine, fewer is not.
@@ -217,15 +133,15 @@ MaskWalk::Bytes MaskWalk::first_bytes(const FrameSet& set) const {
   for (const FrameId id : set) {
     const Frame& f = frames_.at(id);
     switch (f.kind) {
-      case Frame::Kind::kEnd:
-      case Frame::Kind::kSymbol:
+      case Kind::kEnd:
+      case Kind::kSymbol:
         break;
-      case Frame::Kind::kObject:
-      case Frame::Kind::kArray:
+      case Kind::kObject:
+      case Kind::kArray:
         for (const char c : {' ', '\t', '\n', '\r', ',', '}', ']'})
           out.set(static_cast<uint8_t>(c));
         break;
-      case Frame::Kind::kTerminal: {
+      case Kind::kTerminal: {
         const Dfa& dfa = *frames_.program().dfas[f.a];
         for (size_t b = 0; b < 256; ++b) {
           if (dfa.step(static_cast<int32_t>(f.b), static_cast<uint8_t>(b)) >= 0) out.set(b);
@@ -240,61 +156,250 @@ MaskWalk::Bytes MaskWalk::first_bytes(const FrameSet& set) const {
   return out;
 }
 
-bool MaskWalk::is_total(const Dfa& dfa) {
-  const auto [it, fresh] = total_.emplace(&dfa, true);
+// ---------------------------------------------------------------- putting a mask together
+
+void MaskWalk::mask(FrameId id, std::vector<const Piece*>& out) {
+  const Frame f = frames_.at(id);
+  // Near the deepest stack pieces do depend on what is below them.
+  const bool simple = f.kind == Kind::kEnd || f.kind == Kind::kSymbol;
+  if (simple || f.depth + longest_ + 2 >= frames_.program().depth_max) {
+    out.push_back(&absolute_piece(id));
+    return;
+  }
+  const Local local = localize(id);
+  const Piece& piece = top_piece(local);
+  out.push_back(&piece);
+  if (piece.exits != 0) follow(piece.exits, local.below, out);
+}
+
+void MaskWalk::follow(Exits exits, FrameId id, std::vector<const Piece*>& out) {
+  const Frame f = frames_.at(id);
+  if (f.kind == Kind::kJoin) {
+    FrameSet members;
+    frames_.joined(id, members);
+    for (const FrameId member : members) follow(exits, member, out);
+    return;
+  }
+  const Local local = f.kind == Kind::kEnd ? Local{kEndFrame, kEndFrame} : localize(id);
+  const Piece& piece = piece_below(exits, local.frame);
+  if (!piece.none()) out.push_back(&piece);
+  if (piece.exits != 0) follow(piece.exits, local.below, out);
+}
+
+// What goes on below a piece that was complete at these nodes.
+const MaskWalk::Piece& MaskWalk::piece_below(Exits exits, FrameId frame) {
+  std::unique_ptr<Piece>& piece = belows_[(static_cast<uint64_t>(exits) << 32) | frame];
+  if (piece) return *piece;
+  piece = new_piece();
+  const int32_t state = below(frame).state;
+  if (state == kNoState) return *piece;
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> out;
+  for (const uint32_t node : exit_sets_[exits]) {
+    if (states_.alive(state)) add_tokens(node, tokens);
+    if (states_.exits(state)) out.push_back(node);
+    if (states_.alive(state)) walk_local(node, state, tokens, out);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  piece->exits = intern_exits(std::move(out));
+  finish(*piece, std::move(tokens));
+  return *piece;
+}
+
+const MaskWalk::Piece& MaskWalk::top_piece(const Local& local) {
+  const Frame f = frames_.at(local.frame);
+  const Program& program = frames_.program();
+  if (f.kind == Kind::kTerminal && f.e == 0)
+    return raw_piece(*program.dfas[f.a], nullptr, f, first_below(local.below));
+  if (f.kind == Kind::kText) {
+    const TextSpec& spec = program.texts[f.a];
+    if (spec.raw) return raw_piece(*spec.dfa, &spec, f, first_below(local.below));
+    if (f.d == 0 && f.e == 0) return text_piece(spec, f);
+    if (f.d == 0 && spec.dfa->universal && spec.max == kNoMax)
+      return open_piece(local.frame, any_text_, static_cast<int32_t>(f.b));
+  }
+  if (f.kind == Kind::kKey && f.d == 0) {
+    const ObjectShape& shape = program.objects[f.a];
+    const auto tree = static_cast<uint32_t>(shape.trie.size());
+    const int32_t base = f.b < tree ? shape.trie[f.b].base : static_cast<int32_t>(f.b - tree);
+    if (base >= 0 && frames_.other_allowed(frames_.at(f.parent))) {
+      TextSpec& spec = key_texts_[shape.base.get()];
+      spec.dfa = shape.base;
+      spec.key = true;
+      return open_piece(local.frame, spec, base);
+    }
+  }
+  std::unique_ptr<Piece>& piece = tops_[local.frame];
+  if (piece) return *piece;
+  piece = new_piece();
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> exits;
+  walk_local(vocab_.all_root(), states_.intern({local.frame}), tokens, exits);
+  piece->exits = intern_exits(std::move(exits));
+  finish(*piece, std::move(tokens));
+  return *piece;
+}
+
+// Text (a key, or one that is kept apart) that goes on as its automaton says, whatever is around
+// it: only what has a quotation mark in it, or leads to a declared name, needs a look.
+const MaskWalk::Piece& MaskWalk::open_piece(FrameId frame, const TextSpec& spec, int32_t state) {
+  std::unique_ptr<Piece>& piece = tops_[frame];
+  if (piece) return *piece;
+  piece = new_piece();
+  Frame as_text;
+  as_text.kind = Kind::kText;
+  as_text.b = static_cast<uint32_t>(state);
+  const Piece& inside = text_piece(spec, as_text);
+  piece->base = &inside.dense;
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> exits;
+  if (spec.key && !spec.dfa->universal) walk_names(frame, tokens);
+  walk_local(vocab_.quote_root(), states_.intern({frame}), tokens, exits);
+  piece->exits = intern_exits(std::move(exits));
+  finish(*piece, std::move(tokens));
+  return *piece;
+}
+
+// Tokens that stay on the way to a declared name.
+void MaskWalk::walk_names(FrameId key, std::vector<int32_t>& tokens) {
+  const uint32_t tree =
+      static_cast<uint32_t>(frames_.program().objects[frames_.at(key).a].trie.size());
+  const uint32_t root = vocab_.all_root();
+  std::vector<Frame> stack(longest_ + 1);
+  stack[0] = frames_.at(key);
+  if (stack[0].b >= tree) return;
+  for (uint32_t i = root + 1; i < nodes_[root].end;) {
+    ++nodes_walked_;
+    const size_t depth = nodes_[i].depth;
+    Frame& next = stack[depth];
+    const TextStep step = frames_.key_step(stack[depth - 1], next, nodes_[i].byte);
+    if (step != TextStep::kLive || next.b >= tree) {
+      i = nodes_[i].end;
+      continue;
+    }
+    add_tokens(i, tokens);
+    ++i;
+  }
+}
+
+// ---------------------------------------------------------------- walking
+
+void MaskWalk::walk_local(uint32_t root, int32_t from, std::vector<int32_t>& tokens,
+                          std::vector<uint32_t>& exits) {
+  const uint32_t end = nodes_[root].end;
+  const uint16_t base = nodes_[root].depth;
+  path_[0] = from;
+  for (uint32_t i = root + 1; i < end;) {
+    ++nodes_walked_;
+    const TokenForest::Node& node = nodes_[i];
+    const auto depth = static_cast<size_t>(node.depth - base);
+    const int32_t t = states_.step(path_[depth - 1], node.byte);
+    if (t == kNoState) {
+      i = node.end;
+      continue;
+    }
+    if (states_.exits(t)) exits.push_back(i);
+    if (!states_.alive(t)) {
+      i = node.end;
+      continue;
+    }
+    add_tokens(i, tokens);
+    path_[depth] = t;
+    ++i;
+  }
+}
+
+// A thread whose stack is not cut: the end, a symbol, or too deep a stack.
+const MaskWalk::Piece& MaskWalk::absolute_piece(FrameId id) {
+  std::unique_ptr<Piece>& piece = absolutes_[id];
+  if (piece) return *piece;
+  piece = new_piece();
+  const Frame f = frames_.at(id);
+  const int32_t width = vocab_.spec().mask_tokens;
+  std::vector<int32_t> tokens;
+  if (f.kind == Kind::kEnd) {
+    for (const int32_t end : vocab_.spec().end_ids) {
+      if (end >= 0 && end < width) tokens.push_back(end);
+    }
+  } else if (f.kind == Kind::kSymbol) {
+    if (f.a < static_cast<uint32_t>(width)) tokens.push_back(static_cast<int32_t>(f.a));
+  } else {
+    walk_absolute(id, tokens);
+  }
+  finish(*piece, std::move(tokens));
+  return *piece;
+}
+
+void MaskWalk::walk_absolute(FrameId id, std::vector<int32_t>& tokens) {
+  const uint32_t root = vocab_.all_root();
+  if (levels_.empty()) levels_.resize(1);
+  levels_[0] = {id};
+  for (uint32_t i = root + 1; i < nodes_[root].end;) {
+    ++nodes_walked_;
+    const size_t depth = nodes_[i].depth;
+    if (levels_.size() <= depth) levels_.resize(depth + 1);
+    FrameSet& after = levels_[depth];
+    after.clear();
+    for (const FrameId now : levels_[depth - 1]) frames_.step(now, nodes_[i].byte, after);
+    if (after.empty()) {
+      i = nodes_[i].end;
+      continue;
+    }
+    frames_.merge(after);
+    add_tokens(i, tokens);
+    ++i;
+  }
+}
+
+void MaskWalk::add_tokens(uint32_t node, std::vector<int32_t>& tokens) const {
+  const TokenForest::Node& n = nodes_[node];
+  const std::vector<int32_t>& ids = vocab_.forest().tokens();
+  for (uint32_t t = n.token_begin; t < n.token_end; ++t) tokens.push_back(ids[t]);
+}
+
+void MaskWalk::set_tokens(uint32_t node, std::span<uint32_t> bits) const {
+  const TokenForest::Node& n = nodes_[node];
+  for (uint32_t t = n.token_begin; t < n.token_end; ++t)
+    set_token(bits, vocab_.forest().tokens()[t]);
+}
+
+// ---------------------------------------------------------------- remembering
+
+uint32_t MaskWalk::intern_exits(std::vector<uint32_t> nodes) {
+  if (nodes.empty()) return 0;
+  uint64_t hash = 1469598103934665603U;
+  for (const uint32_t n : nodes) hash = (hash ^ n) * 1099511628211U;
+  std::vector<Exits>& same = exit_ids_[hash];
+  for (const Exits e : same) {
+    if (exit_sets_[e] == nodes) return e;
+  }
+  piece_bytes_ += nodes.size() * sizeof(uint32_t) + 96;
+  same.push_back(static_cast<Exits>(exit_sets_.size()));
+  exit_sets_.push_back(std::move(nodes));
+  return same.back();
+}
+
+// Adds `tokens` and counts the piece.
+void MaskWalk::finish(Piece& piece, std::vector<int32_t> tokens) {
+  if (piece.dense.empty() && tokens.size() <= kSparseTokensMax) {
+    piece.sparse = std::move(tokens);
+    piece.sparse.shrink_to_fit();
+  } else {
+    if (piece.dense.empty()) piece.dense.assign(vocab_.words(), 0);
+    for (const int32_t id : tokens) set_token(piece.dense, id);
+  }
+  piece_bytes_ += kPieceBytes + (piece.dense.size() + piece.sparse.size()) * sizeof(uint32_t);
+}
+
+const MaskWalk::DfaFacts& MaskWalk::facts(const Dfa& dfa) {
+  const auto [it, fresh] = facts_.try_emplace(&dfa);
   if (fresh) {
-    it->second = std::all_of(dfa.next.begin(), dfa.next.end(), [](int32_t t) { return t >= 0; });
+    it->second.runs = std::make_unique<ClosedRuns>(dfa);
+    it->second.total =
+        std::all_of(dfa.next.begin(), dfa.next.end(), [](int32_t t) { return t >= 0; });
   }
   return it->second;
-}
-
-const MaskWalk::Inner& MaskWalk::raw_inner(const Dfa& dfa, const TextSpec* spec, const Frame& f,
-                                           const Bytes& first) {
-  std::string key("r");
-  append(key, &dfa);
-  append(key, spec);
-  append(key, f.b);
-  append(key, f.c);
-  append(key, first);
-  if (const auto it = inner_.find(key); it != inner_.end()) return *it->second;
-  Inner& inner = remember(key);
-  inner.trie = &vocab_.all();
-  const std::vector<TokenTrie::Node>& nodes = inner.trie->nodes();
-  if (spec == nullptr && first.none() && is_total(dfa)) {
-    inner.bits = vocab_.ordinary();
-    return inner;
-  }
-  const bool leaves = first.any();
-  walk_states(*inner.trie, 0, TextState{static_cast<int32_t>(f.b), f.c, 0},
-              [&](uint32_t node, uint8_t byte, TextState& s) {
-                if (spec == nullptr) {
-                  s.state = dfa.step(s.state, byte);
-                  if (s.state < 0) return false;
-                } else if (!frames_.raw_step(*spec, s, byte)) {
-                  return false;
-                }
-                set_tokens(*inner.trie, node, inner.bits);
-                if (!leaves || dfa.label(s.state) == 0) return true;
-                if (spec != nullptr && s.count < spec->min) return true;
-                for (uint32_t child = node + 1; child < nodes[node].end; child = nodes[child].end) {
-                  if (!first.test(nodes[child].byte)) continue;
-                  inner.exits.push_back({node, {}});
-                  break;
-                }
-                return true;
-              });
-  return inner;
-}
-
-void MaskWalk::raw_mask(const Frame& f, std::span<uint32_t> bits) {
-  const bool text = f.kind == Frame::Kind::kText;
-  const TextSpec* spec = text ? &frames_.program().texts[f.a] : nullptr;
-  const Dfa& dfa = text ? *spec->dfa : *frames_.program().dfas[f.a];
-  FrameSet after;
-  frames_.resume(f.parent, after);
-  const Inner& inner = raw_inner(dfa, spec, f, first_bytes(after));
-  or_into(bits, inner.bits);
-  for (const Exit& exit : inner.exits) walk_below(*inner.trie, exit.node, after, bits);
 }
 
 }  // namespace tensorfold::grammar

@@ -1,25 +1,31 @@
 // The mask of one thread: which tokens keep it alive.
 //
-// Text and numbers are split in two: what stays inside depends only on the automaton's state (kept
-// as an "inner" result, shared by every place with that state), and the few tokens that leave it
-// are followed from the trie nodes where it ends. Everything else is walked frame by frame.
-// Not thread-safe; belongs to a Matcher.
+// A thread's stack is cut into pieces: its top frame (with the object around a key, the array
+// around an item that must be unique), then each frame below. What a piece does to the tokens
+// depends on nothing but the piece and on where in the token trees it begins: the root for the top,
+// the nodes where the piece above was complete (its exits) for those below. Both are remembered, so
+// that a mask is a few look-ups wherever equal pieces stand. Counters far from their bounds do not
+// make pieces differ.
+//
+// Text is not walked token by token where whole classes of tokens are known to stay inside it
+// (VocabImage::safe, ClosedRuns). Not thread-safe; belongs to a Matcher.
 #pragma once
 
 #include <bitset>
-#include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/grammar/closed_run.h"
 #include "engine/grammar/frames.h"
+#include "engine/grammar/local_states.h"
 #include "engine/grammar/vocab_image.h"
 
 namespace tensorfold::grammar {
 
-inline constexpr size_t kInnerKeptMax = 1024;  // inner results of one matcher
+inline constexpr size_t kPiecesMaxBytes = size_t{24} << 20;  // remembered by one matcher
+inline constexpr size_t kLocalStatesMaxBytes = size_t{16} << 20;
 
 inline void set_token(std::span<uint32_t> bits, int32_t id) {
   bits[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
@@ -27,41 +33,103 @@ inline void set_token(std::span<uint32_t> bits, int32_t id) {
 
 class MaskWalk {
  public:
+  // A part of a mask: bits and ids together.
+  struct Piece {
+    const std::vector<uint32_t>* base = nullptr;  // bits of somebody else's
+    std::vector<uint32_t> dense;
+    std::vector<int32_t> sparse;
+    uint32_t exits = 0;  // index of exit_sets_; 0: none
+    bool none() const { return base == nullptr && dense.empty() && sparse.empty(); }
+  };
+
   MaskWalk(Frames& frames, const VocabImage& vocab);
-  void mask(FrameId id, std::span<uint32_t> bits);
+  // Adds the pieces that together are the thread's mask. They stay until trim() says otherwise.
+  void mask(FrameId id, std::vector<const Piece*>& out);
   FrameId canonical(FrameId id);
-  size_t bytes() const { return inner_.size() * (vocab_.words() * 4 + 256); }
+  // Forgets what is remembered when that is too much; true when it did. Between masks only.
+  bool trim();
+  size_t bytes() const { return piece_bytes_ + states_.bytes(); }
+  uint64_t nodes_walked() const { return nodes_walked_; }
 
  private:
-  struct Exit {
-    uint32_t node;
-    std::string path;
-  };
-  struct Inner {
-    std::vector<uint32_t> bits;
-    std::vector<Exit> exits;
-    const TokenTrie* trie = nullptr;
-  };
   using Bytes = std::bitset<256>;
+  using Exits = uint32_t;  // index of exit_sets_; 0: none
 
-  void text_mask(const Frame& f, std::span<uint32_t> bits);
-  void key_mask(FrameId id, std::span<uint32_t> bits);
-  void raw_mask(const Frame& f, std::span<uint32_t> bits);
-  const Inner& text_inner(const TextSpec& spec, const Frame& f);
-  const Inner& raw_inner(const Dfa& dfa, const TextSpec* spec, const Frame& f, const Bytes& first);
-  void walk_below(const TokenTrie& trie, uint32_t root, const FrameSet& from,
-                  std::span<uint32_t> bits);
+  // A frame without what it returns to, and that.
+  struct Local {
+    FrameId frame;
+    FrameId below;
+  };
+  struct Below {
+    int32_t state = kNoState;  // once resumed
+    Bytes first;               // bytes that may come then
+  };
+  struct TextKey {
+    const void* dfa;
+    uint64_t state, room, need, first;
+    bool operator==(const TextKey&) const = default;
+  };
+  struct TextHash {
+    size_t operator()(const TextKey& k) const;
+  };
+  struct DfaFacts {
+    std::unique_ptr<ClosedRuns> runs;
+    bool total = false;  // every byte goes on from every state
+  };
+
+  Local localize(FrameId id);
+  Frame plain_counters(const Frame& frame) const;
+  const Piece& top_piece(const Local& local);
+  const Piece& open_piece(FrameId frame, const TextSpec& spec, int32_t state);
+  void walk_names(FrameId key, std::vector<int32_t>& tokens);
+  const Piece& text_piece(const TextSpec& spec, const Frame& f);
+  const Piece& raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f, const Bytes& first);
+  const Piece& piece_below(Exits exits, FrameId frame);
+  void follow(Exits exits, FrameId below, std::vector<const Piece*>& out);
+
+  const Below& below(FrameId frame);
+  Bytes first_below(FrameId below);
   Bytes first_bytes(const FrameSet& set) const;
-  bool is_total(const Dfa& dfa);
-  Inner& remember(const std::string& key);
+  const DfaFacts& facts(const Dfa& dfa);
+
+  // Walks what is below `root`; `from` is the state there.
+  void walk_local(uint32_t root, int32_t from, std::vector<int32_t>& tokens,
+                  std::vector<uint32_t>& exits);
+  template <typename State, typename Step>
+  void walk_nodes(uint32_t root, const State& start, Step step);
+  template <typename Walk>
+  bool by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, std::vector<uint32_t>& bits,
+                  Walk walk);
+  const Piece& absolute_piece(FrameId id);
+  void walk_absolute(FrameId id, std::vector<int32_t>& tokens);
+  void add_tokens(uint32_t node, std::vector<int32_t>& tokens) const;
+  void set_tokens(uint32_t node, std::span<uint32_t> bits) const;
+
+  uint32_t intern_exits(std::vector<uint32_t> nodes);
+  std::unique_ptr<Piece> new_piece() const { return std::make_unique<Piece>(); }
+  void finish(Piece& piece, std::vector<int32_t> tokens);
 
   Frames& frames_;
   const VocabImage& vocab_;
-  uint32_t longest_ = 1;  // bytes of the longest token
+  const std::vector<TokenForest::Node>& nodes_;
+  const uint32_t longest_;  // bytes of the longest token
   TextSpec any_text_;
-  std::unordered_map<std::string, std::unique_ptr<Inner>> inner_;
-  std::unordered_map<const Dfa*, bool> total_;
+  std::unordered_map<const Dfa*, TextSpec> key_texts_;  // of other names
+  LocalStates states_;
+  std::unordered_map<FrameId, Local> locals_;
+  std::unordered_map<FrameId, std::unique_ptr<Piece>> tops_;       // by local frame
+  std::unordered_map<FrameId, std::unique_ptr<Piece>> absolutes_;  // by frame
+  std::unordered_map<TextKey, std::unique_ptr<Piece>, TextHash> texts_;
+  std::unordered_map<uint64_t, std::unique_ptr<Piece>> belows_;  // exits and frame
+  std::unordered_map<FrameId, Below> resumed_;
+  std::vector<std::vector<uint32_t>> exit_sets_;
+  std::unordered_map<uint64_t, std::vector<Exits>> exit_ids_;  // by hash
+  std::unordered_map<const Dfa*, DfaFacts> facts_;
+  std::vector<Bytes> firsts_;  // interned
   std::vector<FrameSet> levels_;
+  std::vector<int32_t> path_;
+  size_t piece_bytes_ = 0;
+  uint64_t nodes_walked_ = 0;
 };
 
 }  // namespace tensorfold::grammar

@@ -2,9 +2,7 @@
 #include "engine/grammar/matcher.h"
 
 #include <algorithm>
-#include <bitset>
-#include <list>
-#include <map>
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 
@@ -17,15 +15,9 @@ namespace {
 
 constexpr MaskState kManyBase = MaskState{1} << 32;  // configurations of several threads
 constexpr MaskState kFinished = MaskState{1} << 40;  // an end token was taken
-constexpr size_t kSparseIdsMax = 512;                // masks of fewer tokens are kept as lists
+constexpr size_t kMasksKeptMax = 1U << 16;           // configurations whose pieces are remembered
 
-struct KeptMask {
-  std::vector<uint32_t> dense;
-  std::vector<int32_t> sparse;
-  bool any = false;
-  MaskState state = 0;
-  size_t bytes() const { return dense.size() * 4 + sparse.size() * 4 + 96; }
-};
+using Piece = MaskWalk::Piece;
 
 class MatcherImpl final : public Matcher {
  public:
@@ -34,7 +26,9 @@ class MatcherImpl final : public Matcher {
         vocab_(std::move(vocab)),
         frames_(*program_),
         walk_(frames_, *vocab_) {
+    program_bytes_ = program_->bytes();
     start_ = intern(frames_.start());
+    account();
   }
 
   MaskState start() const override { return start_; }
@@ -42,20 +36,22 @@ class MatcherImpl final : public Matcher {
   MaskState next(MaskState state, int32_t token) const override {
     const std::lock_guard lock(mutex_);
     if (state < 0 || state == kFinished || token < 0) return kMaskDead;
-    FrameSet now = threads(state);
     const VocabSpec& spec = vocab_->spec();
     const auto id = static_cast<size_t>(token);
     if (id < spec.bytes.size() && !spec.bytes[id].empty()) {
+      if (stays(state, token)) return state;
+      begin(state);
       for (const char c : spec.bytes[id]) {
-        advance(now, static_cast<uint8_t>(c));
-        if (now.empty()) return kMaskDead;
+        advance(static_cast<uint8_t>(c));
+        if (now_.empty()) return kMaskDead;
       }
-      return intern(std::move(now));
+      return intern(now_);
     }
+    begin(state);
     if (is_end(token))
-      return std::find(now.begin(), now.end(), kEndFrame) != now.end() ? kFinished : kMaskDead;
-    advance(now, kSymbolBase + static_cast<uint32_t>(token));
-    return now.empty() ? kMaskDead : intern(std::move(now));
+      return std::find(now_.begin(), now_.end(), kEndFrame) != now_.end() ? kFinished : kMaskDead;
+    advance(kSymbolBase + static_cast<uint32_t>(token));
+    return intern(now_);
   }
 
   bool mask(MaskState state, std::span<uint32_t> bits) const override {
@@ -65,35 +61,20 @@ class MatcherImpl final : public Matcher {
       std::fill(bits.begin(), bits.end(), 0U);
       return false;
     }
-    auto it = kept_.find(state);
-    if (it == kept_.end()) {
-      const MaskState alike = canonical(state);
-      if (alike != state) it = kept_.find(alike);
-      if (it == kept_.end()) it = keep(alike, bits);
-    } else {
-      order_.splice(order_.begin(), order_, it->second);
-    }
-    const KeptMask& kept = *it->second;
-    if (!kept.dense.empty()) {
-      std::copy(kept.dense.begin(), kept.dense.end(), bits.begin());
-    } else {
-      std::fill(bits.begin(), bits.end(), 0U);
-      for (const int32_t id : kept.sparse) set_token(bits, id);
-    }
-    return kept.any;
+    return put_together(pieces(state), bits);
   }
 
   MaskState next_text(MaskState state, std::string_view text, size_t* refused_at) const override {
     const std::lock_guard lock(mutex_);
     if (refused_at) *refused_at = 0;
     if (state < 0 || state == kFinished) return kMaskDead;
-    FrameSet now = threads(state);
+    begin(state);
     for (size_t i = 0; i < text.size(); ++i) {
-      advance(now, static_cast<uint8_t>(text[i]));
+      advance(static_cast<uint8_t>(text[i]));
       if (refused_at) *refused_at = i;
-      if (now.empty()) return kMaskDead;
+      if (now_.empty()) return kMaskDead;
     }
-    return intern(std::move(now));
+    return intern(now_);
   }
 
   bool accepts(MaskState state) const override {
@@ -104,12 +85,7 @@ class MatcherImpl final : public Matcher {
     return std::find(now.begin(), now.end(), kEndFrame) != now.end();
   }
 
-  size_t memory_bytes() const override {
-    const std::lock_guard lock(mutex_);
-    size_t total = kept_bytes_ + frames_.bytes() + walk_.bytes();
-    for (const FrameSet& set : many_) total += 2 * set.size() * sizeof(FrameId) + 96;
-    return total;
-  }
+  size_t memory_bytes() const override { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   bool is_end(int32_t token) const {
@@ -122,57 +98,87 @@ class MatcherImpl final : public Matcher {
     return many_[static_cast<size_t>(state - kManyBase)];
   }
 
-  void advance(FrameSet& now, uint32_t symbol) const {
-    FrameSet after;
-    for (const FrameId id : now) frames_.step(id, symbol, after);
-    frames_.merge(after);
-    now.swap(after);
+  void begin(MaskState state) const {
+    now_.clear();
+    if (state < kManyBase) {
+      now_.push_back(static_cast<FrameId>(state));
+    } else {
+      now_ = many_[static_cast<size_t>(state - kManyBase)];
+    }
   }
 
-  MaskState intern(FrameSet set) const {
-    if (set.empty()) return kMaskDead;
-    if (set.size() == 1) return set[0];
+  void advance(uint32_t symbol) const {
+    after_.clear();
+    for (const FrameId id : now_) frames_.step(id, symbol, after_);
+    frames_.merge(after_);
+    now_.swap(after_);
+  }
+
+  // Plain text without bounds inside a string: nothing changes.
+  bool stays(MaskState state, int32_t token) const {
+    if (state >= kManyBase || !vocab_->is_safe(token)) return false;
+    const Frame& f = frames_.at(static_cast<FrameId>(state));
+    if (f.kind != Frame::Kind::kText || f.d != 0 || f.e != 0) return false;
+    const TextSpec& spec = program_->texts[f.a];
+    return !spec.raw && spec.dfa->universal && static_cast<int32_t>(f.b) == spec.dfa->start &&
+           spec.max == kNoMax && f.c >= spec.min;
+  }
+
+  MaskState intern(const FrameSet& now) const {
+    if (now.empty()) return kMaskDead;
+    if (now.size() == 1) return now[0];
+    FrameSet set = now;
     std::sort(set.begin(), set.end());
     const auto [it, fresh] = many_ids_.emplace(set, static_cast<MaskState>(many_.size()));
     if (fresh) many_.push_back(std::move(set));
     return kManyBase + it->second;
   }
 
-  // A configuration with the same mask: counters far from their bounds do not matter.
-  MaskState canonical(MaskState state) const {
-    FrameSet set = threads(state);
-    for (FrameId& id : set) id = walk_.canonical(id);
-    std::sort(set.begin(), set.end());
-    set.erase(std::unique(set.begin(), set.end()), set.end());
-    return intern(std::move(set));
+  // The pieces of the state's mask, remembered.
+  const std::vector<const Piece*>& pieces(MaskState state) const {
+    const auto known = kept_.find(state);
+    if (known != kept_.end()) return known->second;
+    if (walk_.trim() || kept_.size() >= kMasksKeptMax) kept_.clear();
+    std::vector<const Piece*> made;
+    for (const FrameId id : threads(state)) walk_.mask(id, made);
+    std::sort(made.begin(), made.end());
+    made.erase(std::unique(made.begin(), made.end()), made.end());
+    made.shrink_to_fit();
+    account();
+    return kept_.emplace(state, std::move(made)).first->second;
   }
 
-  using Kept = std::unordered_map<MaskState, std::list<KeptMask>::iterator>;
-
-  Kept::iterator keep(MaskState state, std::span<uint32_t> bits) const {
-    std::fill(bits.begin(), bits.end(), 0U);
-    for (const FrameId id : threads(state)) walk_.mask(id, bits);
-    KeptMask mask;
-    mask.state = state;
-    size_t count = 0;
-    for (const uint32_t w : bits) count += static_cast<size_t>(__builtin_popcount(w));
-    mask.any = count > 0;
-    if (count <= kSparseIdsMax) {
-      for (size_t w = 0; w < bits.size(); ++w) {
-        for (uint32_t rest = bits[w]; rest != 0; rest &= rest - 1)
-          mask.sparse.push_back(static_cast<int32_t>(w * 32) + __builtin_ctz(rest));
+  static bool put_together(const std::vector<const Piece*>& pieces, std::span<uint32_t> bits) {
+    const auto or_bits = [&](const std::vector<uint32_t>& more, bool first) {
+      if (first) {
+        std::copy(more.begin(), more.end(), bits.begin());
+      } else {
+        for (size_t i = 0; i < bits.size(); ++i) bits[i] |= more[i];
       }
-    } else {
-      mask.dense.assign(bits.begin(), bits.end());
+    };
+    bool any = false, written = false;
+    for (const Piece* piece : pieces) {
+      any = any || !piece->none();
+      if (piece->base != nullptr) {
+        or_bits(*piece->base, !written);
+        written = true;
+      }
+      if (!piece->dense.empty()) {
+        or_bits(piece->dense, !written);
+        written = true;
+      }
     }
-    kept_bytes_ += mask.bytes();
-    while (kept_bytes_ > kMaskCacheBytes && !order_.empty()) {
-      kept_bytes_ -= order_.back().bytes();
-      kept_.erase(order_.back().state);
-      order_.pop_back();
+    if (!written) std::fill(bits.begin(), bits.end(), 0U);
+    for (const Piece* piece : pieces) {
+      for (const int32_t id : piece->sparse) set_token(bits, id);
     }
-    order_.push_front(std::move(mask));
-    return kept_.emplace(state, order_.begin()).first;
+    return any;
+  }
+
+  void account() const {
+    size_t total = program_bytes_ + frames_.bytes() + walk_.bytes() + kept_.size() * 96;
+    total += many_.size() * 128;
+    bytes_.store(total, std::memory_order_relaxed);
   }
 
   struct SetHash {
@@ -190,9 +196,10 @@ class MatcherImpl final : public Matcher {
   mutable MaskWalk walk_;
   mutable std::vector<FrameSet> many_;
   mutable std::unordered_map<FrameSet, MaskState, SetHash> many_ids_;
-  mutable std::list<KeptMask> order_;  // most recently used first
-  mutable Kept kept_;
-  mutable size_t kept_bytes_ = 0;
+  mutable std::unordered_map<MaskState, std::vector<const Piece*>> kept_;
+  mutable FrameSet now_, after_;  // scratch
+  size_t program_bytes_ = 0;
+  mutable std::atomic<size_t> bytes_{0};
   MaskState start_ = kMaskDead;
 };
 

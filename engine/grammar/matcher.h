@@ -1,9 +1,8 @@
 // Token masks of a program over a vocabulary: the MaskSource of every compiled constraint.
 //
-// A state is a configuration's id. Masks are remembered per configuration and, for text and
-// numbers, per what the automaton can tell apart (the state of the text and what a closing quote
-// returns to), within a byte bound; what is forgotten is computed again. One mutex guards the
-// arena: calls from several threads are safe and take turns.
+// A state is a configuration's id. A mask is put together from pieces (mask_walk.h) that are
+// remembered within a byte bound; what is forgotten is computed again. One mutex guards the arena:
+// calls from several threads are safe and take turns.
 #pragma once
 
 #include <memory>
@@ -13,8 +12,6 @@
 #include "engine/grammar/vocab_image.h"
 
 namespace tensorfold::grammar {
-
-inline constexpr size_t kMaskCacheBytes = size_t{64} << 20;  // masks kept by one matcher
 
 class Matcher : public MaskSource {
  public:

@@ -11,6 +11,26 @@ uint32_t Program::literal(std::string_view text) {
   return add_expr({Expr::Kind::kTerminal, add_dfa(*words), {}});
 }
 
+size_t Program::bytes() const {
+  constexpr size_t kItemBytes = 64;
+  size_t total = sizeof(Program);
+  std::unordered_map<const Dfa*, bool> seen;
+  for (const DfaPtr& d : dfas) total += d && seen.emplace(d.get(), true).second ? d->bytes() : 0;
+  for (const TextSpec& t : texts)
+    total += sizeof t + (t.dfa && seen.emplace(t.dfa.get(), true).second ? t.dfa->bytes() : 0);
+  for (const ValueNode& n : nodes)
+    total +=
+        sizeof n + 4 * (n.texts.size() + n.terminals.size() + n.objects.size() + n.arrays.size());
+  for (const ObjectShape& o : objects) {
+    total += sizeof o + kItemBytes * (o.properties.size() + o.other.size());
+    for (const KeyTrieNode& k : o.trie) total += sizeof k + 8 * k.next.size();
+  }
+  for (const ArrayShape& a : arrays) total += sizeof a + 12 * a.prefix.size();
+  for (const Expr& e : exprs) total += sizeof e + 4 * e.parts.size();
+  for (const ToolShape& t : tools) total += sizeof t + kItemBytes * t.open.size();
+  return total;
+}
+
 void index_object(ObjectShape& shape) {
   const auto count = static_cast<uint32_t>(shape.properties.size());
   shape.required = 0;

@@ -24,6 +24,7 @@ struct TextSpec {
   uint32_t min = 0;
   uint32_t max = kNoMax;
   bool raw = false;
+  bool key = false;  // of an object: \uXXXX only where it must be
 };
 
 // A JSON value: any of these. Terminals are numbers, true, false, null.
@@ -120,6 +121,7 @@ struct Program {
     dfas.push_back(std::move(d));
     return static_cast<uint32_t>(dfas.size()) - 1;
   }
+  size_t bytes() const;
   uint32_t literal(std::string_view text);
   uint32_t symbol(int32_t token) {
     return add_expr({Expr::Kind::kSymbol, static_cast<uint32_t>(token), {}});

@@ -1,7 +1,8 @@
-// Builds the token tries and the masks of plain text.
+// Builds the token trees, classes and the masks of plain text.
 #include "engine/grammar/vocab_image.h"
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 
 #include "engine/base/utf8.h"
@@ -10,7 +11,10 @@
 namespace tensorfold::grammar {
 namespace {
 
-constexpr uint32_t kSafeCharsMax = 256;  // longer tokens are left to the walk
+constexpr uint32_t kSafeCharsMax = 256;                 // longer tokens are left to the walk
+constexpr size_t kClassTokensMin = 48;                  // smaller classes are thrown together
+constexpr size_t kClassSparseMax = 1024;                // ids; larger classes are kept as bits
+constexpr uint32_t kOddKinds = (1U << kByteKinds) - 1;  // of what is thrown together
 
 bool safe_text(std::string_view bytes, uint32_t& chars) {
   chars = 0;
@@ -25,16 +29,66 @@ bool safe_text(std::string_view bytes, uint32_t& chars) {
   return chars <= kSafeCharsMax;
 }
 
+uint32_t kinds_of(std::string_view bytes) {
+  uint32_t kinds = 0;
+  for (size_t i = 0; i < bytes.size();) {
+    const auto b = static_cast<uint8_t>(bytes[i]);
+    const Utf8Step step = utf8_step(bytes, i);
+    if (!step.valid) return kinds | (1U << kBroken);
+    kinds |= 1U << (b < 0x80 ? ascii_kind(b) : kBeyond);
+    i += step.bytes;
+  }
+  return kinds;
+}
+
+uint32_t length_class(size_t bytes) {
+  uint32_t most = 4;
+  while (most < bytes) most *= 2;
+  return most;
+}
+
 void set_bit(std::vector<uint32_t>& bits, int32_t id) {
   bits[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
 }
 
 }  // namespace
 
-TokenTrie::TokenTrie(std::vector<std::pair<std::string_view, int32_t>> sorted) {
+ByteKind ascii_kind(uint8_t b) {
+  if (b < 0x20 || b >= 0x7F) return kControl;
+  if (b >= 'a' && b <= 'z') return b <= 'f' ? kHexLower : kRestLower;
+  if (b >= 'A' && b <= 'Z') return b <= 'F' ? kHexUpper : kRestUpper;
+  if (b >= '0' && b <= '9') return kDigit;
+  switch (b) {
+    case ' ':
+      return kSpace;
+    case '_':
+      return kUnderscore;
+    case '-':
+      return kMinus;
+    case '.':
+      return kDot;
+    case '/':
+      return kSlash;
+    case ',':
+      return kComma;
+    case ':':
+      return kColonKind;
+    case '@':
+      return kAt;
+    case '"':
+      return kQuote;
+    case '\\':
+      return kBackslash;
+    default:
+      return kOtherPunct;
+  }
+}
+
+uint32_t TokenForest::add(Pairs sorted) {
   std::sort(sorted.begin(), sorted.end());
+  const auto root = static_cast<uint32_t>(nodes_.size());
   nodes_.push_back({});
-  std::vector<uint32_t> open = {0};  // the path to the last node, by depth
+  std::vector<uint32_t> open = {root};  // the path to the last node, by depth
   std::string_view last;
   for (const auto& [bytes, id] : sorted) {
     size_t shared = 0;
@@ -56,18 +110,7 @@ TokenTrie::TokenTrie(std::vector<std::pair<std::string_view, int32_t>> sorted) {
     last = bytes;
   }
   for (const uint32_t n : open) nodes_[n].end = static_cast<uint32_t>(nodes_.size());
-}
-
-void TokenTrie::path(uint32_t node, std::string& out) const {
-  const size_t first = out.size();
-  uint16_t want = nodes_[node].depth;
-  out.resize(first + want);
-  // Walking backwards in walk order, the first node of each smaller depth is the ancestor.
-  for (uint32_t i = node; want > 0; --i) {
-    if (nodes_[i].depth != want) continue;
-    out[first + want - 1] = static_cast<char>(nodes_[i].byte);
-    --want;
-  }
+  return root;
 }
 
 Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
@@ -80,7 +123,7 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
   image->spec_ = std::move(spec);
   const VocabSpec& s = image->spec_;
   const size_t words = image->words();
-  std::vector<std::pair<std::string_view, int32_t>> all, rest;
+  TokenForest::Pairs all, rest, quotes;
   std::vector<std::pair<uint32_t, int32_t>> safe;
   image->ordinary_.assign(words, 0);
   uint32_t longest = 1;
@@ -93,7 +136,9 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
     }
     const auto id = static_cast<int32_t>(i);
     set_bit(image->ordinary_, id);
+    image->longest_bytes_ = std::max(image->longest_bytes_, static_cast<uint32_t>(bytes.size()));
     all.emplace_back(bytes, id);
+    if (bytes.find('"') != std::string::npos) quotes.emplace_back(bytes, id);
     uint32_t chars = 0;
     if (safe_text(bytes, chars)) {
       safe.emplace_back(chars, id);
@@ -109,9 +154,46 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
     while (next < safe.size() && safe[next].first <= chars) set_bit(bits, safe[next++].second);
     image->safe_.push_back(bits);
   }
-  image->all_ = std::make_unique<TokenTrie>(std::move(all));
-  image->rest_ = std::make_unique<TokenTrie>(std::move(rest));
+  image->all_root_ = image->forest_.add(std::move(all));
+  image->rest_root_ = image->forest_.add(std::move(rest));
+  image->quote_root_ = image->forest_.add(std::move(quotes));
+  image->add_classes();
   return std::shared_ptr<const VocabImage>(std::move(image));
+}
+
+void VocabImage::add_classes() {
+  std::map<std::pair<uint32_t, uint32_t>, TokenForest::Pairs> by_class;
+  for (size_t i = 0; i < spec_.bytes.size(); ++i) {
+    const std::string& bytes = spec_.bytes[i];
+    if (!bytes.empty())
+      by_class[{kinds_of(bytes), length_class(bytes.size())}].emplace_back(bytes,
+                                                                           static_cast<int32_t>(i));
+  }
+  TokenForest::Pairs odd;
+  const auto add = [&](uint32_t kinds, uint32_t most, TokenForest::Pairs tokens) {
+    TokenClass c;
+    c.kinds = kinds;
+    c.max_bytes = most;
+    if (tokens.size() > kClassSparseMax) c.dense.assign(words(), 0);
+    for (const auto& [bytes, id] : tokens) {
+      if (c.dense.empty()) {
+        c.sparse.push_back(id);
+      } else {
+        set_bit(c.dense, id);
+      }
+    }
+    c.root = forest_.add(std::move(tokens));
+    classes_.push_back(std::move(c));
+  };
+  for (auto& [key, tokens] : by_class) {
+    const bool broken = (key.first >> kBroken & 1U) != 0;
+    if (broken || tokens.size() < kClassTokensMin) {
+      odd.insert(odd.end(), tokens.begin(), tokens.end());
+    } else {
+      add(key.first, key.second, std::move(tokens));
+    }
+  }
+  add(kOddKinds, UINT32_MAX, std::move(odd));
 }
 
 Result<std::shared_ptr<const VocabImage>> VocabImage::from_tokenizer(const Tokenizer& tokenizer,
@@ -132,6 +214,16 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::from_tokenizer(const Token
 
 const std::vector<uint32_t>& VocabImage::safe(uint32_t chars) const {
   return safe_[std::min<size_t>(chars, safe_.size() - 1)];
+}
+
+size_t VocabImage::memory_bytes() const {
+  size_t total = forest_.nodes().size() * sizeof(TokenForest::Node);
+  total += forest_.tokens().size() * sizeof(int32_t);
+  total += safe_.size() * words() * sizeof(uint32_t);
+  for (const TokenClass& c : classes_)
+    total += (c.dense.size() + c.sparse.size()) * sizeof(uint32_t);
+  for (const std::string& b : spec_.bytes) total += sizeof(std::string) + b.capacity();
+  return total;
 }
 
 }  // namespace tensorfold::grammar

@@ -1,0 +1,175 @@
+// Masks of texts and terminals: what stays inside an automaton, and where it may end.
+#include <algorithm>
+
+#include "engine/grammar/mask_walk.h"
+
+namespace tensorfold::grammar {
+namespace {
+
+constexpr size_t kClosedTokensMin = 4096;  // fewer are not worth the walk class by class
+constexpr uint32_t kClosedRunMin = 4;      // bytes: the shortest class
+constexpr uint32_t kStructural = (1U << kQuote) | (1U << kBackslash) | (1U << kControl);
+
+void or_into(std::span<uint32_t> bits, const std::vector<uint32_t>& more) {
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] |= more[i];
+}
+
+}  // namespace
+
+size_t MaskWalk::TextHash::operator()(const TextKey& k) const {
+  uint64_t h = reinterpret_cast<uintptr_t>(k.dfa) * 0x9E3779B97F4A7C15U;
+  for (const uint64_t v : {k.state, k.room, k.need, k.first}) {
+    h = (h ^ v) * 0xFF51AFD7ED558CCDU;
+    h ^= h >> 32;
+  }
+  return static_cast<size_t>(h);
+}
+
+// step(node, byte, state) gives the state after a byte, or false to prune.
+template <typename State, typename Step>
+void MaskWalk::walk_nodes(uint32_t root, const State& start, Step step) {
+  const uint32_t end = nodes_[root].end;
+  const uint16_t base = nodes_[root].depth;
+  std::vector<State> stack(longest_ + 1, start);
+  uint64_t walked = 0;
+  for (uint32_t i = root + 1; i < end;) {
+    ++walked;
+    const auto depth = static_cast<size_t>(nodes_[i].depth - base);
+    stack[depth] = stack[depth - 1];
+    i = step(i, nodes_[i].byte, stack[depth]) ? i + 1 : nodes_[i].end;
+  }
+  nodes_walked_ += walked;
+}
+
+// Allows classes of tokens that cannot leave the automaton and walks the others. False when too
+// few are known to stay inside: nothing was done.
+template <typename Walk>
+bool MaskWalk::by_classes(const Dfa& dfa, int32_t state, uint32_t kinds,
+                          std::vector<uint32_t>& bits, Walk walk) {
+  const ClosedRuns& runs = *facts(dfa).runs;
+  const uint32_t alive = runs.alive_kinds(state) & kinds;
+  if (alive == 0) return false;
+  const uint32_t run = runs.run(state, alive);
+  if (run < kClosedRunMin) return false;
+  const auto closed = [&](const TokenClass& c) {
+    return (c.kinds & ~alive) == 0 && c.max_bytes <= run;
+  };
+  size_t tokens = 0;
+  for (const TokenClass& c : vocab_.classes()) {
+    if (closed(c)) tokens += c.dense.empty() ? c.sparse.size() : kClosedTokensMin;
+  }
+  if (tokens < kClosedTokensMin) return false;
+  for (const TokenClass& c : vocab_.classes()) {
+    if (!closed(c)) {
+      walk(c.root);
+    } else if (!c.dense.empty()) {
+      or_into(bits, c.dense);
+    } else {
+      for (const int32_t id : c.sparse) set_token(bits, id);
+    }
+  }
+  return true;
+}
+
+// A JSON string's content from here; exits: after its closing mark.
+const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f) {
+  const Dfa& dfa = *spec.dfa;
+  const auto state = static_cast<int32_t>(f.b);
+  const uint32_t room = spec.max == kNoMax ? kNoMax : spec.max - f.c;
+  const uint32_t need = spec.min > f.c ? spec.min - f.c : 0U;
+  std::unique_ptr<Piece>& piece =
+      texts_[{&dfa, f.b, room, need, UINT64_MAX - (spec.key ? 1U : 0U)}];
+  if (piece) return *piece;
+  piece = new_piece();
+  std::vector<uint32_t> bits(vocab_.words(), 0);
+  std::vector<uint32_t> exits;
+  const auto walk = [&](uint32_t root) {
+    walk_nodes(root, TextState{state, f.c, 0}, [&](uint32_t node, uint8_t byte, TextState& s) {
+      switch (frames_.text_step(spec, s, byte)) {
+        case TextStep::kDead:
+          return false;
+        case TextStep::kClosed:
+          exits.push_back(node);
+          return false;
+        case TextStep::kLive:
+          break;
+      }
+      set_tokens(node, bits);
+      return true;
+    });
+  };
+  const uint64_t slack = std::min<uint64_t>(dfa.states(), kDfaStatesMax);
+  const bool roomy = room == kNoMax || room > longest_ + slack;
+  if (dfa.universal && state == dfa.start) {
+    or_into(bits, vocab_.safe(room));
+    walk(vocab_.rest_root());
+  } else if (!roomy || !by_classes(dfa, state, ~kStructural, bits, walk)) {
+    walk(vocab_.all_root());
+  }
+  std::sort(exits.begin(), exits.end());
+  piece->exits = intern_exits(std::move(exits));
+  piece->dense = std::move(bits);
+  finish(*piece, {});
+  return *piece;
+}
+
+// A terminal or raw text from here; exits: where it may end and one of `first` goes on.
+const MaskWalk::Piece& MaskWalk::raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f,
+                                           const Bytes& first) {
+  auto known = std::find(firsts_.begin(), firsts_.end(), first);
+  if (known == firsts_.end()) known = firsts_.insert(firsts_.end(), first);
+  const auto first_id = static_cast<uint64_t>(known - firsts_.begin());
+  const uint32_t room = spec == nullptr || spec->max == kNoMax ? kNoMax : spec->max - f.c;
+  const uint32_t need = spec != nullptr && spec->min > f.c ? spec->min - f.c : 0U;
+  const uint64_t first_key = (first_id << 1) | (spec != nullptr ? 1U : 0U);
+  std::unique_ptr<Piece>& piece = texts_[{&dfa, f.b, room, need, first_key}];
+  if (piece) return *piece;
+  piece = new_piece();
+  const bool leaves = first.any();
+  if (spec == nullptr && !leaves && facts(dfa).total) {
+    piece->base = &vocab_.ordinary();
+    finish(*piece, {});
+    return *piece;
+  }
+  std::vector<uint32_t> bits(vocab_.words(), 0);
+  std::vector<uint32_t> exits;
+  const auto exit_at = [&](uint32_t node) {
+    for (uint32_t child = node + 1; child < nodes_[node].end; child = nodes_[child].end) {
+      if (!first.test(nodes_[child].byte)) continue;
+      exits.push_back(node);
+      return;
+    }
+  };
+  const TextState start{static_cast<int32_t>(f.b), f.c, 0};
+  const auto walk = [&](uint32_t root) {
+    walk_nodes(root, start, [&](uint32_t node, uint8_t byte, TextState& s) {
+      if (spec == nullptr) {
+        s.state = dfa.step(s.state, byte);
+        if (s.state < 0) return false;
+      } else if (!frames_.raw_step(*spec, s, byte)) {
+        return false;
+      }
+      set_tokens(node, bits);
+      const bool ends = leaves && dfa.label(s.state) != 0;
+      if (ends && (spec == nullptr || s.count >= spec->min)) exit_at(node);
+      return true;
+    });
+  };
+  // A class that cannot leave the automaton may still leave it for what follows: not if none of
+  // its bytes begins that.
+  uint32_t kinds = ~0U;
+  for (int b = 0; b < 256; ++b) {
+    if (!first.test(static_cast<size_t>(b))) continue;
+    kinds &= ~(1U << (b < 0x80 ? ascii_kind(static_cast<uint8_t>(b)) : kBeyond));
+  }
+  const uint64_t slack = std::min<uint64_t>(dfa.states(), kDfaStatesMax);
+  const bool roomy = room == kNoMax || room > longest_ + slack;
+  if (!roomy || !by_classes(dfa, start.state, kinds, bits, walk)) walk(vocab_.all_root());
+  std::sort(exits.begin(), exits.end());
+  piece->exits = intern_exits(std::move(exits));
+  piece->dense = std::move(bits);
+  finish(*piece, {});
+  return *piece;
+}
+
+}  // namespace tensorfold::grammar
