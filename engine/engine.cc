@@ -10,6 +10,7 @@
 #include "engine/drafting_start.h"
 #include "engine/engine_core.h"
 #include "engine/model/model.h"
+#include "engine/spill_start.h"
 #include "engine/weights/weight_source.h"
 
 namespace tensorfold {
@@ -18,7 +19,8 @@ namespace {
 constexpr int64_t kMib = 1 << 20;
 
 struct OwnedModel {
-  std::unique_ptr<Collective> collective;  // outlives the model
+  std::unique_ptr<Collective> collective;  // this and the tier outlive the model
+  std::unique_ptr<SpillTier> tier;
   std::unique_ptr<Model> model;
 };
 
@@ -42,8 +44,13 @@ Result<Sizes> sizes_of(const EngineOptions& options, const ModelConfig& config) 
   return sizes;
 }
 
-// Values of all weights and Engram tables, from the headers.
-Result<int64_t> count_parameters(const EngineOptions& options) {
+struct SourceFacts {
+  int64_t parameters = 0;  // values of all weights and Engram tables
+  std::string fingerprint;
+};
+
+// From the headers.
+Result<SourceFacts> source_facts(const EngineOptions& options) {
   WeightSourceOptions source_options;
   source_options.model_path = options.model_path;
   source_options.engram_path = options.engram_path;
@@ -54,7 +61,7 @@ Result<int64_t> count_parameters(const EngineOptions& options) {
   for (const WeightInfo& w : source->weights()) count += w.out * w.in;
   const EngramConfig& engram = source->config().engram;
   for (const int64_t rows : engram.table_rows) count += rows * engram.row_width;
-  return count;
+  return SourceFacts{count, source->fingerprint()};
 }
 
 PlannerOptions planner_options(const EngineOptions& options, const ModelConfig& config,
@@ -69,11 +76,14 @@ PlannerOptions planner_options(const EngineOptions& options, const ModelConfig& 
   return planner;
 }
 
-Result<PrefixOptions> prefix_options(const EngineOptions& options, const ModelConfig& config,
-                                     const Sizes& sizes) {
-  TF_ASSIGN_OR_RETURN(const CacheLayout layout,
-                      make_cache_layout(config, options.slots, sizes.context, sizes.pool_blocks,
-                                        options.snapshot_mib * kMib));
+Result<CacheLayout> cache_layout(const EngineOptions& options, const ModelConfig& config,
+                                 const Sizes& sizes) {
+  return make_cache_layout(config, options.slots, sizes.context, sizes.pool_blocks,
+                           options.snapshot_mib * kMib);
+}
+
+PrefixOptions prefix_options(const EngineOptions& options, const ModelConfig& config,
+                             const CacheLayout& layout) {
   PrefixOptions prefix;
   prefix.window = config.window;
   prefix.decoder_span = options.exact_prefill ? config.cone_rows() : config.window;
@@ -108,11 +118,17 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   TF_ASSIGN_OR_RETURN(auto vocab, parts.text->vocab_image(config.vocab_size));
   parts.constraints = std::make_shared<ConstraintService>(std::move(vocab));
   progress("loading: weights");
-  TF_ASSIGN_OR_RETURN(parts.info.parameters, count_parameters(options));
+  TF_ASSIGN_OR_RETURN(const SourceFacts facts, source_facts(options));
+  parts.info.parameters = facts.parameters;
   auto owned = std::make_shared<OwnedModel>();
   owned->collective = make_single_collective();
   parts.loop.planner = planner_options(options, config, sizes);
-  TF_ASSIGN_OR_RETURN(parts.loop.prefix, prefix_options(options, config, sizes));
+  TF_ASSIGN_OR_RETURN(const CacheLayout layout, cache_layout(options, config, sizes));
+  parts.loop.prefix = prefix_options(options, config, layout);
+  progress("loading: index of the disk cache");
+  owned->tier = start_spill({options, layout, facts.fingerprint, "cpu"}, clock, log);
+  parts.loop.tier = owned->tier.get();
+  progress("loading: weights");
   ModelOptions model;
   model.model_path = options.model_path;
   model.engram_path = options.engram_path;
@@ -121,6 +137,7 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   model.context = sizes.context;
   model.pool_blocks = sizes.pool_blocks;
   model.snapshot_bytes = options.snapshot_mib * kMib;
+  model.tier = owned->tier.get();
   model.rows_max = options.prefill_rows + options.slots * (1 + parts.loop.planner.draft_rows);
   model.threads = options.threads;
   TF_ASSIGN_OR_RETURN(owned->model, Model::load(model, *owned->collective));

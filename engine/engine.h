@@ -205,20 +205,23 @@ class OutputStream {
 // ---------------------------------------------------------------- the engine
 
 struct EngineOptions {
-  std::string model_path;       // a model folder
-  std::string engram_path;      // empty: in the model folder
-  std::string prepared_path;    // empty: none
-  std::string device = "auto";  // "auto", "cpu", "cuda"
-  int slots = 4;                // sequences in the batch, 1..64
-  int64_t context = 0;          // tokens; 0 is the model's own maximum
-  int prefill_rows = 2048;      // 256..8192
-  int draft_depth = 5;          // most drafts per sequence and step, 0..5; 0: none
-  bool draft_full = false;      // verify every draft, whatever it costs (to measure)
-  bool exact_prefill = true;    // false: bounded replay
-  int64_t pool_tokens = 0;      // cache pool; 0 is slots x context, bounded by memory
-  int64_t snapshot_mib = 256;   // memory for snapshots of the prefix cache; 0: no prefix cache
-  bool reuse_replies = true;    // generated rows are kept for the next turn
-  int queue_requests = 64;      // waiting requests before 429
+  std::string model_path;           // a model folder
+  std::string engram_path;          // empty: in the model folder
+  std::string prepared_path;        // empty: none
+  std::string device = "auto";      // "auto", "cpu", "cuda"
+  int slots = 4;                    // sequences in the batch, 1..64
+  int64_t context = 0;              // tokens; 0 is the model's own maximum
+  int prefill_rows = 2048;          // 256..8192
+  int draft_depth = 5;              // most drafts per sequence and step, 0..5; 0: none
+  bool draft_full = false;          // verify every draft, whatever it costs (to measure)
+  bool exact_prefill = true;        // false: bounded replay
+  int64_t pool_tokens = 0;          // cache pool; 0 is slots x context, bounded by memory
+  int64_t snapshot_mib = 256;       // memory for snapshots of the prefix cache; 0: no prefix cache
+  bool reuse_replies = true;        // generated rows are kept for the next turn
+  int64_t spill_gib = 0;            // the prefix cache on disk; 0: none
+  std::string spill_dir;            // its folder; empty: "spill" in state_dir
+  int64_t spill_free_mib = 10'240;  // of the disk, left to others
+  int queue_requests = 64;          // waiting requests before 429
   int64_t queue_deadline_us = 30'000'000;
   bool allow_control_tokens = false;
   int threads = 0;  // CPU engine; 0 is the number of cores
@@ -229,7 +232,8 @@ struct EngineOptions {
 struct EngineStats {
   enum class State : unsigned char { kLoading, kReady, kDraining, kFailed, kStopped };
   State state = State::kLoading;
-  std::string state_detail;  // "loading: 61 of 183 tensors"
+  std::string state_detail;              // "loading: 61 of 183 tensors"
+  StatusCode failure = StatusCode::kOk;  // of a load that failed
   int slots_total = 0, slots_busy = 0, prefilling = 0, waiting = 0;
   int64_t context = 0;
   int64_t pool_tokens_total = 0, pool_tokens_used = 0;

@@ -14,9 +14,12 @@ using State = EngineStats::State;
 
 // An idle engine thread wakes at least this often.
 constexpr int64_t kIdleWaitUs = 100'000;
+constexpr int64_t kReadingWaitUs = 1'000;    // while a prefix is read from disk
+constexpr int64_t kSpillStopUs = 3'000'000;  // to write what is not on disk yet
 constexpr int kQueueRequestsMax = 4096;
 constexpr int kPrefillRowsMin = 256;
 constexpr int64_t kSnapshotMibMax = 1 << 20;
+constexpr int64_t kSpillGibMax = 65'536;
 
 Status check_options(const EngineOptions& o) {
   const auto bad = [](const char* key, int64_t low, int64_t high) {
@@ -30,6 +33,7 @@ Status check_options(const EngineOptions& o) {
   if (o.pool_tokens < 0) return bad("cache.pool_tokens", 0, INT64_MAX);
   if (o.snapshot_mib < 0 || o.snapshot_mib > kSnapshotMibMax)
     return bad("cache.snapshot_mib", 0, kSnapshotMibMax);
+  if (o.spill_gib < 0 || o.spill_gib > kSpillGibMax) return bad("cache.spill_gib", 0, kSpillGibMax);
   if (o.queue_requests < 1 || o.queue_requests > kQueueRequestsMax)
     return bad("limits.queue_requests", 1, kQueueRequestsMax);
   if (o.draft_depth < 0 || o.draft_depth > kDraftRowsMax)
@@ -154,6 +158,7 @@ void EngineCore::run() {
   }();
   if (!parts.ok()) {
     log_.error("the model could not be loaded: " + parts.status().message());
+    board_.failure.store(parts.status().code(), std::memory_order_relaxed);
     board_.set_state(State::kFailed, parts.status().message());
     return;
   }
@@ -189,13 +194,15 @@ void EngineCore::serve(EngineParts& parts) {
   // Whoever destroys the engine submits no more. Workers finish first: they may still deliver.
   const Status stopped = unavailable("the server is stopping", "stopping");
   pipeline_.reset();
+  const bool well = !loop.failed();
   loop.end_all(stopped);
   while (auto submission = commands_.try_pop()) loop.take(std::move(*submission));
+  if (well) loop.finish_spilling(kSpillStopUs);
 }
 
 void EngineCore::take_commands(EngineLoop& loop) {
   if (loop.idle() || loop.failed()) {
-    if (auto s = commands_.pop_wait(kIdleWaitUs)) {
+    if (auto s = commands_.pop_wait(loop.reading() ? kReadingWaitUs : kIdleWaitUs)) {
       pending_.fetch_sub(1, std::memory_order_relaxed);
       loop.take(std::move(*s));
     }

@@ -28,7 +28,11 @@ EngineLoop::Run::Run(Submission&& s, const TextCodec& text)
 }
 
 EngineLoop::EngineLoop(const LoopOptions& options, const LoopParts& parts)
-    : options_(options), parts_(parts), cache_(options.prefix), planner_(options.planner, cache_) {}
+    : options_(options),
+      parts_(parts),
+      cache_(options.prefix),
+      spilled_(cache_, options.tier),
+      planner_(options.planner, spilled_) {}
 
 // ---------------------------------------------------------------- coming and going
 
@@ -64,8 +68,53 @@ void EngineLoop::take(Submission&& submission) {
     submission.ticket->finish(broken_, FinishReason::kFailed, {});
     return;
   }
-  planner_.enqueue(sequence_spec(submission));
+  SequenceSpec spec = sequence_spec(submission);
   waiting_.push_back(std::move(submission));
+  if (planner_.prefix_ready(spec)) {
+    planner_.enqueue(std::move(spec));
+  } else {
+    reading_.push_back(std::move(spec));
+  }
+}
+
+void EngineLoop::queue_read() {
+  spilled_.poll();
+  for (size_t i = 0; i < reading_.size();) {
+    if (!planner_.prefix_ready(reading_[i])) {
+      ++i;
+      continue;
+    }
+    planner_.enqueue(std::move(reading_[i]));
+    reading_.erase(reading_.begin() + static_cast<ptrdiff_t>(i));
+  }
+}
+
+void EngineLoop::unqueue(uint64_t request) {
+  const auto at = std::find_if(reading_.begin(), reading_.end(),
+                               [&](const SequenceSpec& s) { return s.request == request; });
+  if (at == reading_.end()) {
+    TF_CHECK(planner_.remove(request));
+    return;
+  }
+  planner_.forget_prefix(request);
+  reading_.erase(at);
+}
+
+void EngineLoop::finish_spilling(int64_t wait_us) {
+  if (options_.tier == nullptr) return;
+  const int64_t end = parts_.clock.monotonic_us() + wait_us;
+  const auto left = [&] { return std::max<int64_t>(0, end - parts_.clock.monotonic_us()); };
+  while (left() > 0 && parts_.board.state.load() != EngineStats::State::kFailed) {
+    spilled_.poll();
+    if (!planner_.has_work()) {
+      // Either all is given to the tier, or it has no room before some is written.
+      options_.tier->settle(left());
+      spilled_.poll();
+      if (!planner_.has_work()) break;
+    }
+    step();
+  }
+  options_.tier->settle(left());
 }
 
 void EngineLoop::let_go() {
@@ -80,7 +129,7 @@ void EngineLoop::let_go() {
       ++it;
       continue;
     }
-    TF_CHECK(planner_.remove(it->ticket->id()));
+    unqueue(it->ticket->id());
     const auto ticket = it->ticket;
     it = waiting_.erase(it);
     ticket->finish(why, reason_of(why), {});
@@ -188,7 +237,7 @@ void EngineLoop::end_all(const Status& status) {
   broken_ = status;
   while (!waiting_.empty()) {
     const auto ticket = waiting_.front().ticket;
-    planner_.remove(ticket->id());
+    unqueue(ticket->id());
     waiting_.pop_front();
     ticket->finish(status, FinishReason::kFailed, {});
   }
@@ -210,6 +259,7 @@ void EngineLoop::fail(const Status& status) {
 bool EngineLoop::turn() {
   if (failed()) return false;
   let_go();
+  queue_read();
   admit();
   const bool work = planner_.has_work();
   if (work) step();

@@ -14,6 +14,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/log_sink.h"
 #include "engine/cache/prefix_index.h"
+#include "engine/cache/spill/spilled_index.h"
 #include "engine/draft/depth_policy.h"
 #include "engine/draft/draft_pause_log.h"
 #include "engine/draft/sequence_drafting.h"
@@ -37,6 +38,7 @@ struct LoopParts {
 struct LoopOptions {
   PlannerOptions planner;
   PrefixOptions prefix;
+  CacheTier* tier = nullptr;  // the disk behind the cache; nullptr: none
   int vocab = 0;
   int64_t queue_deadline_us = 0;
 };
@@ -52,6 +54,9 @@ class EngineLoop {
   // Ends every request. Afterwards, or once failed(), take() refuses with `status`.
   void end_all(const Status& status);
   bool failed() const { return !broken_.ok(); }
+  bool reading() const { return !reading_.empty(); }  // prefixes, from disk
+  // For the stop, behind end_all(): writes what the disk has not yet, at most `wait_us`.
+  void finish_spilling(int64_t wait_us);
   bool idle() const { return planner_.waiting() == 0 && !planner_.has_work(); }
 
  private:
@@ -73,6 +78,8 @@ class EngineLoop {
   };
 
   void let_go();
+  void queue_read();
+  void unqueue(uint64_t request);
   void admit();
   void begin(Run& run, const Admitted& admitted);
   void step();
@@ -94,8 +101,10 @@ class EngineLoop {
   const LoopOptions options_;
   const LoopParts parts_;
   PrefixIndex cache_;
+  SpilledIndex spilled_;
   Planner planner_;
-  std::deque<Submission> waiting_;  // in the planner's queue, in order of arrival
+  std::deque<Submission> waiting_;     // in the planner's queue or reading_, in order of arrival
+  std::vector<SequenceSpec> reading_;  // a part of their prompts is being read from disk
   std::array<std::unique_ptr<Run>, kSequencesMax> running_;  // by slot
   std::vector<std::unique_ptr<Run>> set_aside_;              // wait in the planner's queue, too
   std::vector<SampledTokens> results_;

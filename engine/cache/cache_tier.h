@@ -72,6 +72,8 @@ class CacheTier {
   virtual const CacheRecord* record(const BlockDigest& name, CacheNote::Kind kind) const = 0;
   virtual void unstage(const BlockDigest& name, CacheNote::Kind kind) = 0;
   virtual std::vector<TierEvent> take_events() = 0;
+  // For the stop, off the step path: waits until what was taken is on disk, at most `wait_us`.
+  virtual void settle(int64_t /*wait_us*/) {}
   // Forgets and deletes all records (tfctl cache flush --spill). kGone events follow.
   virtual void flush() = 0;
 };

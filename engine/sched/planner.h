@@ -66,6 +66,11 @@ class Planner {
 
   void enqueue(SequenceSpec spec);
   bool remove(uint64_t request);  // from the queue; false: it isn't there
+  // Before enqueue(), every turn until true: a part of its prompt is being read from disk.
+  bool prefix_ready(const SequenceSpec& spec);
+  void forget_prefix(uint64_t request) {
+    cache_.forget_request(request);
+  }                               // not enqueued after all
   std::vector<Admitted> admit();  // as many as fit now
   // By the last admit(), before its admissions: back in the queue, without a slot.
   const std::vector<SetAside>& set_aside() const { return set_aside_; }

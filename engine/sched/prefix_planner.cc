@@ -47,6 +47,11 @@ bool Planner::pool_has(const SequenceSpec& spec) const {
   return available - kept >= spec.blocks - static_cast<int64_t>(match.blocks.size());
 }
 
+bool Planner::prefix_ready(const SequenceSpec& spec) {
+  return cache_.ready(query_of(spec, spec.prompt, static_cast<int64_t>(spec.prompt.size())),
+                      ledger_, commands_);
+}
+
 // Promises the sequence its blocks and lets it start behind the longest match.
 void Planner::start_behind_match(Sequence& s, SlotId slot) {
   const PrefixQuery query = query_of(s.spec, s.ids, s.prompt_tokens);

@@ -83,6 +83,7 @@ class SpillTier final : public CacheTier {
   void unstage(const BlockDigest& name, CacheNote::Kind kind) override;
   std::vector<TierEvent> take_events() override;
   void flush() override;
+  void settle(int64_t wait_us) override { (void)finish_writing(wait_us); }
 
   // For start and stop, off the step path: waits until the index is read, or everything that was
   // taken is written, at most `wait_us`. False: it took longer.
