@@ -31,8 +31,7 @@ __global__ void __launch_bounds__(kWarps * 32) stage_history_kernel(AttentionApp
   if (h >= s.history) return;
   const int d = p.head_dim;
   const int64_t position = s.first_position - s.history + h;
-  const uint8_t* row =
-      s.rings + p.ring_offset + position % p.ring_rows * window_row_bytes(d);
+  const uint8_t* row = s.rings + p.ring_offset + position % p.ring_rows * window_row_bytes(d);
   uint16_t* out = p.staged + (s.staged_first + h) * int64_t{d};
   for (int i = lane_of(); i < d; i += 32)
     out[i] = to_bf16(e4m3_value(row[i]) * ue8m0_value(row[d + i / kFp8Block]));
@@ -51,8 +50,8 @@ __global__ void __launch_bounds__(kWarps * 32) append_window_kernel(AttentionApp
   warp_rotate(row, d, p.rope_dim, p.rope + r * p.rope_dim, false);
   // Older ones would be overwritten by this slice itself.
   const bool keep = !p.stage_only && i >= s.rows - p.ring_rows;
-  uint8_t* ring = s.rings + p.ring_offset +
-                  (s.first_position + i) % p.ring_rows * window_row_bytes(d);
+  uint8_t* ring =
+      s.rings + p.ring_offset + (s.first_position + i) % p.ring_rows * window_row_bytes(d);
   for (int k = lane_of(); k < d; k += 32) {
     uint8_t scale;
     const uint8_t code = quantise_fp8_lanes(row[k], scale);

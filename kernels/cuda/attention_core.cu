@@ -23,13 +23,13 @@ constexpr int kWeightStride = kKeys + kPad;
 constexpr int kTilesMax = kHeadDimMax / kWarps / 8;  // 8-channel tiles of a warp
 
 struct Shared {
-  uint16_t* keys;     // [64][D + 8]
-  uint16_t* q;        // [16][D + 8]
-  uint16_t* weights;  // [16][72] bf16 P
-  float* scores;      // [16][64]
-  float* alpha;       // [16]
-  float* denominator; // [16]
-  int* present;       // [64]
+  uint16_t* keys;      // [64][D + 8]
+  uint16_t* q;         // [16][D + 8]
+  uint16_t* weights;   // [16][72] bf16 P
+  float* scores;       // [16][64]
+  float* alpha;        // [16]
+  float* denominator;  // [16]
+  int* present;        // [64]
   __device__ Shared(std::byte* at, int d) {
     keys = reinterpret_cast<uint16_t*>(at);
     q = keys + kKeys * (d + kPad);

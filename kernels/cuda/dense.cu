@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) dense_block_kernel(TileArgs 
             stage + (warp_row + m * 16 + half * 8 + g) * kRowBytes + c * 16);
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-      b[n] = *reinterpret_cast<const uint4*>(stage + (kBlockRows + warp_out + n * 8 + g) * kRowBytes +
-                                             c * 16);
+      b[n] = *reinterpret_cast<const uint4*>(
+          stage + (kBlockRows + warp_out + n * 8 + g) * kRowBytes + c * 16);
 #pragma unroll
     for (int m = 0; m < 2; ++m)
 #pragma unroll
@@ -196,8 +196,8 @@ void launch_fma(const TileArgs& a, const void* w, CudaStream& stream) {
     dense_fma_kernel<W, 1>
         <<<dim3(a.out, row_blocks), kFmaWarps * 32, 0, stream.handle()>>>(a, weights);
   } else {
-    dense_fma_kernel<W, 4><<<dim3(blocks_of(a.out, 4), row_blocks), kFmaWarps * 32, 0,
-                             stream.handle()>>>(a, weights);
+    dense_fma_kernel<W, 4>
+        <<<dim3(blocks_of(a.out, 4), row_blocks), kFmaWarps * 32, 0, stream.handle()>>>(a, weights);
   }
   stream.launched("dense_fma", a.rows, a.in, a.out);
 }

@@ -1,8 +1,7 @@
-// A GPU as a Device (kernels/device.h), and the library's entry point.
+// A GPU as a Device (kernels/device.h).
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 #include "engine/base/check.h"
@@ -11,9 +10,9 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr Backend kBackend = {"cuda",           rope_table,    embed_rows,       hc_step,
-                              project,          attention_append, index_select,  attention_core,
-                              moe_route,        moe_experts,   engram_gate,      head_logits,
+constexpr Backend kBackend = {"cuda",     rope_table,       embed_rows,   hc_step,
+                              project,    attention_append, index_select, attention_core,
+                              moe_route,  moe_experts,      engram_gate,  head_logits,
                               markov_step};
 
 Status refuse(const char* what, int64_t value, int64_t most) {
@@ -143,24 +142,20 @@ void workspace_too_small() {
   check_failed(__FILE__, __LINE__, "workspace", "operation workspace too small");
 }
 
-}  // namespace tensorfold::cuda
-
-extern "C" __attribute__((visibility("default"))) tensorfold::Device* tensorfold_open_device(
-    int abi_version, int index, char* error) {
-  using namespace tensorfold::cuda;
-  std::string problem = open_error(abi_version, index);
+Device* open_gpu(int abi_version, int index, std::string& problem) {
+  problem = open_error(abi_version, index);
   cudaDeviceProp properties{};
   if (problem.empty()) {
     const cudaError_t code = cudaGetDeviceProperties(&properties, index);
-    if (code != cudaSuccess) problem = std::string("cudaGetDeviceProperties: ") +
-                                       cudaGetErrorString(code);
+    if (code != cudaSuccess)
+      problem = std::string("cudaGetDeviceProperties: ") + cudaGetErrorString(code);
   }
   if (problem.empty()) {
     cudaSetDevice(index);
     problem = image_error(properties);
   }
-  if (problem.empty())
-    return new CudaDevice(index, "cuda:" + std::to_string(index) + " " + properties.name);
-  std::snprintf(error, tensorfold::kDeviceErrorBytes, "%s", problem.c_str());
-  return nullptr;
+  if (!problem.empty()) return nullptr;
+  return new CudaDevice(index, "cuda:" + std::to_string(index) + " " + properties.name);
 }
+
+}  // namespace tensorfold::cuda

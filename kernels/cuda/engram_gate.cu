@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kThreads) engram_gate_kernel(EngramGateParams 
 void engram_gate(const EngramGateParams& p, Stream& stream) {
   if (p.rows == 0) return;
   CudaStream& s = cuda_stream(stream);
-  engram_gate_kernel<<<dim3(p.rows, p.hc), kThreads, block_sum_floats(p.hidden) * 4,
-                       s.handle()>>>(p);
+  engram_gate_kernel<<<dim3(p.rows, p.hc), kThreads, block_sum_floats(p.hidden) * 4, s.handle()>>>(
+      p);
   s.launched("engram_gate", p.rows, p.hidden, p.hc);
 }
 

@@ -18,9 +18,7 @@ constexpr int kRowsAtOnce = 512;
 constexpr int kSortThreads = 256;
 constexpr int kThreads = 256;
 
-int64_t pairs_max(int rows, int topk) {
-  return int64_t{std::min(rows, kRowsAtOnce)} * (topk + 1);
-}
+int64_t pairs_max(int rows, int topk) { return int64_t{std::min(rows, kRowsAtOnce)} * (topk + 1); }
 int64_t tiles_max(int64_t pairs, int experts) {
   return std::min<int64_t>(pairs, pairs / kTileRows + experts + 1);
 }

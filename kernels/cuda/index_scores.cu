@@ -14,8 +14,8 @@ constexpr int kWordsMax = kIndexDimMax / 4;
 constexpr int kBlocksMax = kIndexDimMax / 32;
 
 // A warp per head.
-__global__ void __launch_bounds__(kWarps * 32) index_queries_kernel(IndexSelectParams p,
-                                                                    IndexQueries q) {
+__global__ void __launch_bounds__(kWarps * 32)
+    index_queries_kernel(IndexSelectParams p, IndexQueries q) {
   __shared__ float rows[kWarps][kIndexDimMax];
   const int64_t task = int64_t{blockIdx.x} * kWarps + warp_of();  // row, head
   if (task >= int64_t{p.rows} * p.heads) return;
@@ -29,8 +29,7 @@ __global__ void __launch_bounds__(kWarps * 32) index_queries_kernel(IndexSelectP
     q.codes[task * p.dim + k] = static_cast<int8_t>(e2m1_twice(code));
     if (lane_of() == 0) q.scales[task * (p.dim / 32) + k / 32] = ue8m0_value(scale) * 0.25f;
   }
-  if (lane_of() == 0)
-    q.weights[task] = round_bf16(bf16_value(p.iw[task]) * p.weight_scale);
+  if (lane_of() == 0) q.weights[task] = round_bf16(bf16_value(p.iw[task]) * p.weight_scale);
 }
 
 // Four codes of 4 bits -> four bytes of twice the value. Magnitudes come from a byte table by
@@ -74,7 +73,8 @@ __device__ float score_key(const IndexSelectParams& p, const int32_t* codes, con
       if (b >= blocks) break;
       int exact = 0;
 #pragma unroll
-      for (int w = 0; w < 8; ++w) exact = __dp4a(codes[h * words + b * 8 + w], key.words[b * 8 + w], exact);
+      for (int w = 0; w < 8; ++w)
+        exact = __dp4a(codes[h * words + b * 8 + w], key.words[b * 8 + w], exact);
       dot += static_cast<float>(exact) * (scales[h * blocks + b] * key.scales[b]);
     }
     if (p.bf16_scores) dot = round_bf16(dot);
@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(kScoreThreads)
     for (int k = threadIdx.x; k < words; k += kScoreThreads) shared[k] = codes[k];
     for (int k = threadIdx.x; k < scale_count; k += kScoreThreads)
       scales[k] = q.scales[r * scale_count + k];
-    for (int k = threadIdx.x; k < p.heads; k += kScoreThreads) weights[k] = q.weights[r * p.heads + k];
+    for (int k = threadIdx.x; k < p.heads; k += kScoreThreads)
+      weights[k] = q.weights[r * p.heads + k];
     __syncthreads();
     if (j >= visible) continue;
     if (loaded != s) load_key(p, *s, j, key);
@@ -143,8 +144,8 @@ void index_queries(const IndexSelectParams& p, const IndexQueries& q, CudaStream
 void index_scores(const IndexSelectParams& p, const IndexQueries& q, int first, int rows,
                   float* scores, int64_t stride, CudaStream& stream) {
   if (p.entries_max == 0) return;
-  const int64_t bytes = int64_t{p.heads} * p.dim + int64_t{p.heads} * (p.dim / 32) * 4 +
-                        int64_t{p.heads} * 4;
+  const int64_t bytes =
+      int64_t{p.heads} * p.dim + int64_t{p.heads} * (p.dim / 32) * 4 + int64_t{p.heads} * 4;
   const dim3 grid(blocks_of(p.entries_max, kScoreThreads), blocks_of(rows, kScoreRows));
   allow_shared(stream, index_scores_kernel, bytes);
   index_scores_kernel<<<grid, kScoreThreads, bytes, stream.handle()>>>(p, q, first, rows, scores,

@@ -9,8 +9,8 @@
 namespace tensorfold::cuda {
 
 struct IndexQueries {
-  int8_t* codes = nullptr;  // [rows, heads, d] twice the e2m1 values
-  float* scales = nullptr;  // [rows, heads, d / 32] a quarter of the UE8M0 scale
+  int8_t* codes = nullptr;   // [rows, heads, d] twice the e2m1 values
+  float* scales = nullptr;   // [rows, heads, d / 32] a quarter of the UE8M0 scale
   float* weights = nullptr;  // [rows, heads] bf16(iw * scale)
 };
 

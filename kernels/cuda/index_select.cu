@@ -21,8 +21,8 @@ constexpr int kThreads = 256;
 int64_t padded_entries(int64_t entries) { return (entries + 31) / 32 * 32; }
 int group_rows(int rows, int64_t entries) {
   const int64_t row_bytes = padded_entries(entries) * 4;
-  return static_cast<int>(std::clamp<int64_t>(kScoreBytesMax / std::max<int64_t>(row_bytes, 1), 1,
-                                              std::max(rows, 1)));
+  return static_cast<int>(
+      std::clamp<int64_t>(kScoreBytesMax / std::max<int64_t>(row_bytes, 1), 1, std::max(rows, 1)));
 }
 
 __device__ int64_t visible_of(const IndexSelectParams& p, int64_t r) {
@@ -105,8 +105,7 @@ __global__ void __launch_bounds__(kTopThreads)
 }
 
 __global__ void __launch_bounds__(kTopThreads)
-    choose_entries_kernel(IndexSelectParams p, int first_row, const float* scores,
-                          int64_t stride) {
+    choose_entries_kernel(IndexSelectParams p, int first_row, const float* scores, int64_t stride) {
   __shared__ TopShared shared;
   const int64_t r = first_row + blockIdx.x, visible = visible_of(p, r);
   if (visible <= p.topk) return;
@@ -135,8 +134,7 @@ void run_group(const IndexSelectParams& p, const Buffers& b, int first, int rows
     block_maxima_kernel<<<grid, kThreads, 0, s.handle()>>>(p, first, b.scores, b.stride, b.maxima,
                                                            b.maxima_stride);
     s.launched("block_maxima", rows, b.maxima_stride);
-    choose_blocks_kernel<<<rows, kTopThreads, 0, s.handle()>>>(p, first, b.maxima,
-                                                               b.maxima_stride);
+    choose_blocks_kernel<<<rows, kTopThreads, 0, s.handle()>>>(p, first, b.maxima, b.maxima_stride);
     s.launched("choose_blocks", rows, b.maxima_stride, p.candidate_blocks);
   }
   if (p.uses_candidates) {

@@ -19,7 +19,8 @@ __global__ void markov_input_kernel(MarkovStepParams p, const uint16_t* table, u
                                     uint16_t* xe) {
   const int64_t r = blockIdx.x, wide = p.hidden + p.rank;
   const uint16_t* row = table + int64_t{p.prev[r]} * p.rank;
-  for (int i = threadIdx.x; i < p.hidden; i += blockDim.x) xe[r * wide + i] = p.x[r * p.x_stride + i];
+  for (int i = threadIdx.x; i < p.hidden; i += blockDim.x)
+    xe[r * wide + i] = p.x[r * p.x_stride + i];
   for (int i = threadIdx.x; i < p.rank; i += blockDim.x) {
     e[r * p.rank + i] = row[i];
     xe[r * wide + p.hidden + i] = row[i];

@@ -30,8 +30,8 @@ std::string CudaStream::recent() const {
   const int64_t first = std::max<int64_t>(0, launch_count_ - kLaunchesKept);
   for (int64_t i = launch_count_ - 1; i >= first; --i) {
     const Launch& l = launches_[i % kLaunchesKept];
-    text += (text.empty() ? "" : ", ") + std::string(l.kernel) + " (" + std::to_string(l.a) + " x " +
-            std::to_string(l.b) + " x " + std::to_string(l.c) + ")";
+    text += (text.empty() ? "" : ", ") + std::string(l.kernel) + " (" + std::to_string(l.a) +
+            " x " + std::to_string(l.b) + " x " + std::to_string(l.c) + ")";
   }
   return text;
 }

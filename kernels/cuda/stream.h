@@ -16,7 +16,7 @@
 
 namespace tensorfold::cuda {
 
-inline constexpr int kLaunchesKept = 6;         // of the past, for error messages
+inline constexpr int kLaunchesKept = 6;           // of the past, for error messages
 inline constexpr int64_t kPinnedBytes = 4 << 20;  // one half of the upload buffer
 
 class CudaStream final : public Stream {

@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -11,6 +14,7 @@
 
 #include "ctl/verb.h"
 #include "engine/weights/convert.h"
+#include "kernels/device.h"
 
 namespace tensorfold::test {
 namespace {
@@ -160,9 +164,24 @@ std::string EvalOutcome::summary() const {
   return out;
 }
 
+std::string test_device() {
+  const char* named = std::getenv("TENSORFOLD_TEST_DEVICE");
+  const std::string device = named != nullptr ? named : "cpu";
+  if (device == "cpu") return device;
+  static const Status opened = open_device(device).status();
+  if (opened.ok()) return device;
+  std::printf("skipped: %s\n", opened.message().c_str());
+  std::fflush(stdout);
+  const char* require = std::getenv("TENSORFOLD_REQUIRE");
+  const bool needed = require != nullptr && std::strstr(require, "gpu") != nullptr;
+  std::_Exit(needed ? 1 : 77);
+}
+
 EvalOutcome run_eval(std::vector<std::string> args) {
   args.insert(args.begin(), {"model", "eval"});
   args.push_back("--json");
+  const bool units = std::find(args.begin(), args.end(), "--units") != args.end();
+  if (!units && test_device() != "cpu") args.insert(args.end(), {"--device", test_device()});
   std::istringstream in;
   std::ostringstream out, err;
   EvalOutcome outcome;

@@ -15,6 +15,10 @@ namespace tensorfold::test {
 // The path of a file under tests/data/golden.
 std::string golden_path(std::string_view name);
 
+// The device that these tests run on: "cpu", or what TENSORFOLD_TEST_DEVICE names. Where that is a
+// GPU and there is none, the program ends with the skip code.
+std::string test_device();
+
 // A folder that disappears with the object.
 class TempFolder {
  public:
