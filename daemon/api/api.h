@@ -45,6 +45,9 @@ const Route* find_route(http::Method method, std::string_view path);
 std::string allowed_methods(std::string_view path);  // "GET, HEAD, OPTIONS"; empty: no such path
 Dialect dialect_of(std::string_view path);           // of errors about it
 
+std::string openapi_document();           // of all routes and fields
+std::vector<std::string> metric_names();  // of /metrics, ours
+
 // The word for a state, as /health and `tfctl status` say it.
 std::string_view state_name(EngineStats::State state);
 

@@ -245,7 +245,7 @@ std::string sse_data(std::string_view json) {
 
 void append_keepalive(int done, int total, std::string& out) {
   if (total > 0 && done < total) {
-    out += ": prefill " + std::to_string(done) + "/" + std::to_string(total) + "\n\n";
+    out += ": keepalive, prefill " + std::to_string(done) + "/" + std::to_string(total) + "\n\n";
   } else {
     out += ": keepalive\n\n";
   }

@@ -166,6 +166,7 @@ void ReplyService::choice_done(ActiveReply& reply, size_t index, FinishReason re
   ChoiceRun& choice = reply.choices[index];
   std::string bytes;
   ReplyStats shown = stats;
+  int stop_index = -1;
   if (reply.order.prefill_only) {
     shown.usage.completion_tokens = shown.usage.reasoning_tokens = 0;
     shown.token_sha = kShaOfNothing;
@@ -177,12 +178,13 @@ void ReplyService::choice_done(ActiveReply& reply, size_t index, FinishReason re
     if (!rest.empty()) {
       reply.order.writer->piece({static_cast<int>(index), rest, {}, {}, token_text_}, bytes);
     }
+    stop_index = choice.output->stop_index();
     reply.calls += reply.order.hide_calls ? 0 : choice.output->tool_calls();
   }
   reply.last_reason = reason;
   const bool last = reply.ended == reply.choices.size();
   reply.order.writer->finish(
-      {static_cast<int>(index), reason, shown, last ? &reply.usage : nullptr}, bytes);
+      {static_cast<int>(index), reason, shown, last ? &reply.usage : nullptr, stop_index}, bytes);
   metrics_.queue.add(stats.queue_s);
   metrics_.prefill.add(stats.prefill_s);
   metrics_.decode.add(stats.decode_s);
@@ -234,7 +236,9 @@ void ReplyService::fail(ActiveReply& reply, const Status& status) {
 void ReplyService::log_end(const ActiveReply& reply, const Status& status) {
   const ReplyStats& stats = reply.first_stats;
   const Usage& usage = reply.usage;
-  const double rate = stats.decode_s > 0 ? stats.usage.completion_tokens / stats.decode_s : 0;
+  // The first token comes with the prompt: the time that is measured made the others.
+  const int timed = stats.usage.completion_tokens - 1;
+  const double rate = timed > 0 && stats.decode_s > 0 ? timed / stats.decode_s : 0;
   const int64_t first_us = reply.first_token_us == 0 ? 0 : reply.first_token_us - reply.started_us;
   const std::string end = !status.ok() ? std::string(status_code_name(status.code()))
                           : reply.gone ? "gone"

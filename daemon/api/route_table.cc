@@ -30,6 +30,8 @@ constexpr Route kRoutes[] = {
      "the Anthropic API: a reply to a conversation", read_messages_order, messages_fields},
     {kPost, "/v1/messages/count_tokens", false, kMessages, &Api::run_count_tokens,
      "the tokens of such a conversation", nullptr, messages_fields},
+    {kPost, "/v1/responses", false, Dialect::kResponses, &Api::run_reply,
+     "the Responses API", read_responses_order, responses_fields},
     {kGet, "/v1/responses/*", false, Dialect::kResponses, &Api::run_stored, "a stored response"},
     {kDelete, "/v1/responses/*", false, Dialect::kResponses, &Api::run_forget, "forgets it"},
     {kPost, "/tokenize", false, kChat, &Api::run_tokenize,
@@ -43,6 +45,9 @@ constexpr Route kRoutes[] = {
     {kDelete, "/v1/requests/*", false, kChat, &Api::run_cancel,
      "cancels a reply in progress by its id"},
     {kGet, "/stats", false, kChat, &Api::run_stats, "load, rates and totals, as JSON"},
+    {kGet, "/metrics", false, kChat, &Api::run_metrics, "the same and more, for Prometheus"},
+    {kGet, "/v1/metrics", false, kChat, &Api::run_metrics, "the same"},
+    {kGet, "/openapi.json", false, kChat, &Api::run_openapi, "this table and those of fields"},
 };
 // clang-format on
 

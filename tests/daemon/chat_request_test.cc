@@ -7,6 +7,7 @@
 #include "daemon/api/api.h"
 #include "daemon/api/chat_request.h"
 #include "daemon/api/errors.h"
+#include "daemon/api/reply_order.h"
 
 using namespace tensorfold;
 using namespace tensorfold::api;
@@ -77,6 +78,45 @@ BOOST_AUTO_TEST_CASE(fields_reach_the_request) {
   BOOST_TEST(good(R"("stop":"x")").request.stop.size() == 1);
 }
 
+BOOST_AUTO_TEST_CASE(fields_that_other_servers_have) {
+  const ChatCall call = good(R"("n":3,"min_tokens":4,"max_tokens":4,"allowed_token_ids":[5,0],
+    "return_token_ids":true,"stream":true,"return_progress":true,"priority":2,
+    "skip_special_tokens":true,"include_stop_str_in_output":false,"use_beam_search":false,
+    "echo":false,"stop_token_ids":[],"add_generation_prompt":true,
+    "continue_final_message":false)");
+  BOOST_TEST(call.n == 3);
+  BOOST_TEST(call.request.min_tokens == 4);
+  BOOST_TEST(call.request.allowed_tokens.size() == 2U);
+  BOOST_TEST((call.token_ids && call.progress && call.request.background));
+  BOOST_TEST(!call.request.prompt.continue_final);
+  // A prompt alone: one token is made and dropped.
+  const ChatCall prompt = good(R"("max_tokens":0)");
+  BOOST_TEST(prompt.prefill_only);
+  BOOST_TEST(*prompt.request.max_tokens == 1);
+  const auto order = read_chat_order("{" + kHello + R"(,"n":16,"stream":true})", ChatDefaults());
+  BOOST_REQUIRE(order.ok());
+  BOOST_TEST((order->n == 16 && order->stream && order->prompts.size() == 1U && order->writer));
+}
+
+BOOST_AUTO_TEST_CASE(a_final_assistant_message_is_gone_on_with_when_asked) {
+  const auto parse = [](const std::string& last, const std::string& members) {
+    return parse_chat(
+        R"({"messages":[{"role":"user","content":"hi"},)" + last + "]" + members + "}",
+        ChatDefaults());
+  };
+  const std::string half = R"({"role":"assistant","content":"The ans"})";
+  BOOST_TEST(parse(half, "").status().param() == "messages[1]");
+  for (const char* header : {"", R"(,"add_generation_prompt":false)"}) {
+    const auto call = parse(half, std::string(R"(,"continue_final_message":true)") + header);
+    BOOST_REQUIRE_MESSAGE(call.ok(), call.status().message());
+    BOOST_TEST(call->request.prompt.continue_final);
+  }
+  const auto calls =
+      parse(R"({"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f"}}]})",
+            R"(,"continue_final_message":true)");
+  BOOST_TEST(calls.status().param() == "messages[1].tool_calls");
+}
+
 BOOST_AUTO_TEST_CASE(null_is_absent_for_every_field) {
   for (const ChatField& field : chat_fields()) {
     if (field.name == "messages") continue;
@@ -115,14 +155,30 @@ const MemberCase kBadMembers[] = {
     {R"("seed":1.5)", "seed"},
     {R"("seed":9223372036854775808)", "seed"},
     {R"("seed":"7")", "seed"},
-    {R"("max_tokens":0)", "max_tokens"},
     {R"("max_tokens":-1)", "max_tokens"},
     {R"("max_tokens":1048577)", "max_tokens"},
     {R"("max_tokens":"5")", "max_tokens"},
     {R"("max_completion_tokens":0)", "max_completion_tokens"},
     {R"("max_tokens":5,"max_completion_tokens":6)", "max_completion_tokens"},
-    {R"("n":2)", "n"},
+    {R"("n":17)", "n"},
     {R"("n":0)", "n"},
+    {R"("n":513)", "n"},
+    {R"("n":"2")", "n"},
+    {R"("min_tokens":-1)", "min_tokens"},
+    {R"("min_tokens":9,"max_tokens":8)", "min_tokens"},
+    {R"("allowed_token_ids":[])", "allowed_token_ids"},
+    {R"("allowed_token_ids":[1,-2])", "allowed_token_ids[1]"},
+    {R"("allowed_token_ids":[1.0])", "allowed_token_ids[0]"},
+    {R"("continue_final_message":true)", "continue_final_message"},
+    {R"("add_generation_prompt":false)", "add_generation_prompt"},
+    {R"("return_progress":true)", "return_progress"},
+    {R"("skip_special_tokens":false)", "skip_special_tokens"},
+    {R"("include_stop_str_in_output":true)", "include_stop_str_in_output"},
+    {R"("echo":true)", "echo"},
+    {R"("stop_token_ids":[1])", "stop_token_ids"},
+    {R"("options":{"num_ctx":32768})", "options"},
+    {R"("mirostat":2)", "mirostat"},
+    {R"("temperature":1e400)", "temperature"},
     {R"("stop":5)", "stop"},
     {R"("stop":"")", "stop"},
     {R"("stop":["a",""])", "stop[1]"},
@@ -157,39 +213,16 @@ const MemberCase kBadMembers[] = {
     {R"("chat_template_kwargs":{"thinking":"yes"})", "chat_template_kwargs.thinking"},
     {R"("chat_template_kwargs":{"reasoning_effort":"x"})", "chat_template_kwargs.reasoning_effort"},
     {R"("priority":"high")", "priority"},
-    {R"("priority":3)", "priority"},
+    {R"("priority":-3)", "priority"},
+    {R"("priority":1.5)", "priority"},
     {R"("draft":0)", "draft"},
     {R"("ignore_eos":"true")", "ignore_eos"},
     {R"("store":true)", "store"},
     {R"("modalities":["text","audio"])", "modalities"},
-    {R"("response_format":{"type":"xml"})", "response_format.type"},
-    {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
-    {R"("response_format":{"type":"json_schema","json_schema":{}})",
-     "response_format.json_schema.schema"},
-    {R"("response_format":{"type":"json_schema","json_schema":{"schema":{},"strict":1}})",
-     "response_format.json_schema.strict"},
-    {R"("response_format":{"type":"json_object"},"guided_regex":"a")", "guided_regex"},
-    {R"("response_format":{"type":"text"},"guided_json":{})", "guided_json"},
-    {R"("response_format":{"type":"regex"})", "response_format.regex"},
-    {R"("guided_json":"{")", "guided_json"},
-    {R"("guided_json":[])", "guided_json"},
-    {R"("guided_regex":"")", "guided_regex"},
-    {R"("guided_choice":[])", "guided_choice"},
-    {R"("guided_choice":["a",""])", "guided_choice[1]"},
-    {R"("guided_choice":"a")", "guided_choice"},
-    {R"("structured_outputs":{"structural_tag":"x"})", "structured_outputs.structural_tag"},
-    {R"("structured_outputs":{"json":{},"regex":"a"})", "structured_outputs.regex"},
     {R"("response_format":"text")", "response_format"},
     {R"("tool_choice":"required")", "tool_choice"},
     {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "tool_choice"},
     {R"("tool_choice":"some")", "tool_choice"},
-    {R"("tool_choice":{"type":"function","function":{"name":"g"}},)"
-     R"("tools":[{"type":"function","function":{"name":"f"}}])",
-     "tool_choice"},
-    {R"("tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":)"
-     R"([{"type":"function","function":{"name":"g"}}]}},)"
-     R"("tools":[{"type":"function","function":{"name":"f"}}])",
-     "tool_choice"},
     {R"("tools":{})", "tools"},
     {R"("tools":[5])", "tools[0]"},
     {R"("tools":[{"type":"retrieval"}])", "tools[0].type"},
@@ -374,64 +407,6 @@ BOOST_AUTO_TEST_CASE(tool_choice_none_takes_the_tools_out) {
   BOOST_TEST(none.request.prompt.tools.empty());
   BOOST_TEST(none.tools_given);
   BOOST_TEST(good(R"("tool_choice":"auto")").request.prompt.tools.empty());
-}
-
-BOOST_AUTO_TEST_CASE(every_spelling_of_a_form_is_one_constraint) {
-  using grammar::ConstraintKind;
-  const std::string schema = R"({"type":"object","properties":{"b":{},"a":{}}})";
-  const auto form = [](const std::string& fields) { return good(fields).request.constraint; };
-  for (const std::string& fields : {
-           R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" + schema +
-               "}}",
-           R"("response_format":{"type":"json_object","schema":)" + schema + "}",
-           R"("guided_json":)" + schema,
-           R"("structured_outputs":{"json":)" + schema + "}",
-       }) {
-    const auto spec = form(fields);
-    BOOST_REQUIRE_MESSAGE(spec != nullptr, fields);
-    BOOST_TEST((spec->kind == ConstraintKind::kJsonSchema));
-    BOOST_TEST(spec->text == schema);  // members in the client's order
-    BOOST_TEST(!spec->strict);
-    BOOST_TEST(!spec->param.empty());
-  }
-  BOOST_TEST(form(R"("response_format":{"type":"json_schema","json_schema":)"
-                  R"({"schema":{},"strict":true}})")
-                 ->strict);
-  BOOST_TEST((form(R"("response_format":{"type":"json_object"})")->kind ==
-              ConstraintKind::kJsonObject));
-  BOOST_TEST((form(R"("guided_regex":"a+")")->kind == ConstraintKind::kRegex));
-  BOOST_TEST((form(R"("guided_grammar":"root ::= \"a\"")")->kind == ConstraintKind::kEbnf));
-  BOOST_TEST(form(R"("guided_choice":["a","b"])")->choices.size() == 2);
-  BOOST_TEST(form(R"("response_format":{"type":"text"})") == nullptr);
-  BOOST_TEST(form(R"("structured_outputs":{"json_object":false})") == nullptr);
-  BOOST_TEST((form(R"("structured_outputs":{"json":{},"disable_any_whitespace":true})")->whitespace ==
-              grammar::Whitespace::kCompact));
-}
-
-BOOST_AUTO_TEST_CASE(tool_choices_become_a_constraint) {
-  using Choice = grammar::ToolChoice;
-  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f","strict":true}},)"
-                            R"({"type":"function","function":{"name":"g"}}])";
-  const auto form = [&](const std::string& more) { return good(tools + more).request.constraint; };
-  const auto automatic = form("");
-  BOOST_REQUIRE(automatic != nullptr);
-  BOOST_TEST((automatic->tool_choice == Choice::kAuto));
-  BOOST_TEST(automatic->tools.size() == 2);
-  BOOST_TEST(automatic->tools[0].strict);
-  BOOST_TEST(automatic->parallel);
-  BOOST_TEST(form(R"(,"tool_choice":"none")") == nullptr);
-  BOOST_TEST(form(R"(,"ignore_eos":true)") == nullptr);  // an end would be enforced with it
-  BOOST_TEST((form(R"(,"tool_choice":"required")")->tool_choice == Choice::kRequired));
-  BOOST_TEST(!form(R"(,"tool_choice":"required","parallel_tool_calls":false)")->parallel);
-  const auto named = form(R"(,"tool_choice":{"type":"function","function":{"name":"g"}})");
-  BOOST_TEST((named->tool_choice == Choice::kNamed));
-  BOOST_TEST(named->named == "g");
-  const auto allowed = form(
-      R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":)"
-      R"([{"type":"function","function":{"name":"g"}}]}})");
-  BOOST_TEST((allowed->tool_choice == Choice::kRequired));
-  BOOST_REQUIRE(allowed->tools.size() == 1);
-  BOOST_TEST(allowed->tools[0].name == "g");
 }
 
 BOOST_AUTO_TEST_CASE(effort_tables) {

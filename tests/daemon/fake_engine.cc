@@ -127,7 +127,7 @@ int number_of(const char* name) {
 FakeSettings fake_settings_from_environment() {
   FakeSettings out;
   out.load_ms = number_of("TF_FAKE_LOAD_MS");
-  out.fail_load = number_of("TF_FAKE_FAIL_LOAD") != 0;
+  out.fail_load = static_cast<StatusCode>(number_of("TF_FAKE_FAIL_LOAD"));
   out.stuck = number_of("TF_FAKE_STUCK") != 0;
   return out;
 }
@@ -154,7 +154,7 @@ FakeEngine::~FakeEngine() {
 EngineStats::State FakeEngine::state() const {
   const int64_t age_us = clock_.monotonic_us() - started_us_;
   if (age_us < int64_t{1000} * settings_.load_ms) return EngineStats::State::kLoading;
-  if (settings_.fail_load) return EngineStats::State::kFailed;
+  if (settings_.fail_load != StatusCode::kOk) return EngineStats::State::kFailed;
   return draining_ ? EngineStats::State::kDraining : EngineStats::State::kReady;
 }
 
@@ -386,6 +386,7 @@ EngineStats FakeEngine::stats() const {
   out.state = state();
   if (out.state == EngineStats::State::kLoading) out.state_detail = "1 of 2 tensors";
   if (out.state == EngineStats::State::kFailed) out.state_detail = "scripted load failure";
+  out.failure = settings_.fail_load;
   out.slots_total = options_.slots;
   out.slots_busy = busy_;
   out.waiting = waiting_;

@@ -28,8 +28,8 @@ inline constexpr int64_t kFakeContext = 4096;
 
 struct FakeSettings {
   int load_ms = 0;
-  bool fail_load = false;
-  bool stuck = false;  // cancel() is not heard: a wedged device
+  StatusCode fail_load = StatusCode::kOk;  // TF_FAKE_FAIL_LOAD: its number
+  bool stuck = false;                      // cancel() is not heard: a wedged device
 };
 FakeSettings fake_settings_from_environment();
 

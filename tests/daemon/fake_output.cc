@@ -26,6 +26,7 @@ class FakeOutput final : public OutputStream {
     return delta;
   }
   bool stopped() const override { return stopped_; }
+  int stop_index() const override { return stop_index_; }
   int reasoning_tokens() const override { return reasoning_tokens_; }
   int tool_calls() const override { return calls_; }
   int tool_calls_closed() const override { return closed_; }
@@ -71,11 +72,13 @@ class FakeOutput final : public OutputStream {
   // Content goes out except for what may still become a stop string or a character.
   void release(OutputDelta& delta, bool all) {
     size_t keep = all ? 0 : utf8_unfinished_tail(held_);
-    for (const std::string& stop : options_.stop) {
+    for (size_t i = 0; i < options_.stop.size(); ++i) {
+      const std::string& stop = options_.stop[i];
       if (const size_t at = held_.find(stop); at != std::string::npos) {
         delta.content += utf8_lossy(held_.substr(0, at));
         held_.clear();
         stopped_ = true;
+        stop_index_ = static_cast<int>(i);
         return;
       }
       for (size_t n = std::min(stop.size() - 1, held_.size()); n > keep && !all; --n) {
@@ -90,6 +93,7 @@ class FakeOutput final : public OutputStream {
   State state_;
   std::string held_, name_;
   bool stopped_ = false;
+  int stop_index_ = -1;
   int reasoning_tokens_ = 0, calls_ = 0, closed_ = 0;
 };
 

@@ -270,7 +270,7 @@ BOOST_AUTO_TEST_CASE(logprobs_carry_bytes_and_no_infinity) {
 
 BOOST_AUTO_TEST_CASE(silent_streams_say_how_far_they_are) {
   for (const auto& [done, total, text] : {std::tuple{0, 0, ": keepalive\n\n"},
-                                          {5, 10, ": prefill 5/10\n\n"},
+                                          {5, 10, ": keepalive, prefill 5/10\n\n"},
                                           {10, 10, ": keepalive\n\n"}}) {
     std::string out;
     make_chat_writer(true, {})->keepalive(done, total, out);

@@ -173,9 +173,9 @@ def test_errors_name_their_field(client):
     with pytest.raises(openai.NotFoundError) as error:
         client.chat.completions.create(model="gpt-4", messages=say("hi"))
     assert error.value.code == "model_not_found"
-    for options, param in (({"temperature": 3}, "temperature"), ({"n": 2}, "n"),
-                           ({"response_format": {"type": "json_object"}}, "response_format"),
-                           ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
+    for options, param in (({"temperature": 3}, "temperature"), ({"n": 17}, "n"),
+                           ({"response_format": {"type": "xml"}}, "response_format.type"),
+                           ({"tool_choice": "required"}, "tool_choice"),
                            ({"extra_body": {"nonsense": 1}}, "nonsense")):
         for stream in (False, True):
             with pytest.raises(openai.BadRequestError) as error:

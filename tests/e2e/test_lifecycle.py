@@ -59,9 +59,11 @@ def test_loading_then_ready(start):
     assert daemon.request("POST", "/v1/chat/completions", body)[0] == 200
 
 
-def test_failed_load_ends_with_74(start):
-    daemon = start(env={"TF_FAKE_FAIL_LOAD": "1"}, wait=False)
-    assert daemon.wait() == 74
+# Numbers of engine/base/status.h's codes, and how the process ends: 78 is not started again.
+@pytest.mark.parametrize("code, status", [(1, 78), (4, 69), (7, 74), (8, 74), (9, 69), (10, 70)])
+def test_failed_load_ends_with_its_reason(start, code, status):
+    daemon = start(env={"TF_FAKE_FAIL_LOAD": str(code)}, wait=False)
+    assert daemon.wait() == status
     assert any("scripted load failure" in line for line in daemon.log)
 
 

@@ -1,0 +1,249 @@
+// The body of POST /v1/responses -> the same call that a chat body makes. Items are in
+// responses_items.cc.
+#include <utility>
+
+#include "daemon/api/bodies.h"
+#include "daemon/api/fields.h"
+#include "daemon/api/json_read.h"
+#include "daemon/api/responses_items.h"
+#include "daemon/api/responses_writer.h"
+
+namespace tensorfold::api {
+namespace {
+
+using Defaults = ChatDefaults;
+constexpr size_t kMetadataMembersMax = 16;
+
+Status read_instructions(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.instructions, read_string(value, "instructions"));
+  return ok_status();
+}
+
+Status read_output_tokens(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.max_tokens, read_int(value, "max_output_tokens", 1, kReplyTokensMax));
+  return ok_status();
+}
+
+Status read_stream_hints(const Json& value, const Defaults&, ChatCall&) {
+  if (!value.is_object()) return wrong_kind("stream_options", "an object", value);
+  for (const auto& [name, member] : value.as_object()) {
+    if (name == "include_obfuscation") continue;
+    return invalid_argument("unknown field stream_options." + name, "stream_options." + name);
+  }
+  return ok_status();
+}
+
+Status read_reasoning(const Json& value, const Defaults& defaults, ChatCall& call) {
+  if (!value.is_object()) return wrong_kind("reasoning", "an object", value);
+  for (const auto& [name, member] : value.as_object()) {
+    const std::string path = "reasoning." + name;
+    if (member.is_null() || name == "summary" || name == "generate_summary") continue;
+    if (name != "effort") return invalid_argument("unknown field " + path, path);
+    TF_RETURN_IF_ERROR(set_effort(member, path, defaults, call.thinking));
+  }
+  return ok_status();
+}
+
+Status read_text_format(const Json& value, ChatCall& call) {
+  const std::string path = "text.format";
+  if (!value.is_object()) return wrong_kind(path, "an object", value);
+  const Json* type = value.find("type");
+  const std::string name = type != nullptr && type->is_string() ? type->as_string() : "";
+  if (name != "json_schema") {
+    const Status status = read_response_format(value, call.form);
+    return status.ok()
+               ? status
+               : Status(status.code(), path + ": " + status.message(), path, status.reason());
+  }
+  Json::Object inner;
+  for (const auto& [member, content] : value.as_object()) {
+    if (member != "type" && !content.is_null()) inner.emplace_back(member, content);
+  }
+  const Status status = read_response_format(
+      Json::object({{"type", Json::string(name)}, {"json_schema", Json::object(std::move(inner))}}),
+      call.form);
+  if (!status.ok()) {
+    return Status(status.code(), path + ": " + status.message(), path, status.reason());
+  }
+  if (call.form.content) call.form.content->param = path + ".schema";
+  return ok_status();
+}
+
+Status read_text(const Json& value, const Defaults&, ChatCall& call) {
+  if (!value.is_object()) return wrong_kind("text", "an object", value);
+  for (const auto& [name, member] : value.as_object()) {
+    const std::string path = "text." + name;
+    if (member.is_null()) continue;
+    if (name == "format") {
+      TF_RETURN_IF_ERROR(read_text_format(member, call));
+    } else if (name == "verbosity") {
+      TF_RETURN_IF_ERROR(must_be(member, Json::string("medium"), path));
+    } else {
+      return invalid_argument("unknown field " + path, path);
+    }
+  }
+  return ok_status();
+}
+
+Status read_store(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.store, read_bool(value, "store"));
+  return ok_status();
+}
+
+Status read_previous(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.previous, read_string(value, "previous_response_id"));
+  return ok_status();
+}
+
+Status read_metadata(const Json& value, const Defaults&, ChatCall& call) {
+  if (!value.is_object()) return wrong_kind("metadata", "an object", value);
+  if (value.as_object().size() > kMetadataMembersMax) {
+    return invalid_argument(
+        "metadata has more than " + std::to_string(kMetadataMembersMax) + " members", "metadata");
+  }
+  call.metadata = value;
+  return ok_status();
+}
+
+Status read_background(const Json& value, const Defaults&, ChatCall&) {
+  return must_be(value, Json::boolean(false), "background");
+}
+Status read_truncation(const Json& value, const Defaults&, ChatCall&) {
+  return must_be(value, Json::string("disabled"), "truncation");
+}
+Status read_top_logprobs(const Json& value, const Defaults&, ChatCall&) {
+  return must_be(value, Json::integer(0), "top_logprobs");
+}
+
+// Reasoning comes in the clear, so what asks for an encrypted copy loses nothing.
+Status read_include(const Json& value, const Defaults&, ChatCall&) {
+  if (!value.is_array()) return wrong_kind("include", "a list", value);
+  for (size_t i = 0; i < value.as_array().size(); ++i) {
+    const Json& name = value.as_array()[i];
+    if (name.is_string() && name.as_string() == "reasoning.encrypted_content") continue;
+    const std::string path = item_path("include", i);
+    return invalid_argument(path + ": only reasoning.encrypted_content is taken", path);
+  }
+  return ok_status();
+}
+
+constexpr auto kUsed = FieldUse::kUsed;
+constexpr auto kIgnored = FieldUse::kIgnored;
+constexpr auto kRefused = FieldUse::kRefused;
+
+// clang-format off
+constexpr ChatField kFields[] = {
+    {"input", kUsed, read_input,
+     "a text, or items: messages, function_call, function_call_output, reasoning"},
+    {"model", kUsed, read_model, "the served name; absent is the same"},
+    {"instructions", kUsed, read_instructions, "a system message in front, of this request alone"},
+    {"previous_response_id", kUsed, read_previous, "goes on with a stored conversation"},
+    {"store", kUsed, read_store, "true: kept in memory (1,024 responses, 256 MiB)"},
+    {"metadata", kUsed, read_metadata, "up to 16 labels, given back"},
+    {"stream", kUsed, read_stream, "server-sent events"},
+    {"stream_options", kUsed, read_stream_hints, "include_obfuscation, which changes nothing"},
+    {"max_output_tokens", kUsed, read_output_tokens,
+     "reply tokens, reasoning included; absent: up to the context"},
+    {"temperature", kUsed, read_temperature, "0..2; 0 is greedy"},
+    {"top_p", kUsed, read_top_p, "above 0, up to 1"},
+    {"reasoning", kUsed, read_reasoning, "effort: none, a name, or 1..100; turns thinking on"},
+    {"text", kUsed, read_text, "format: text, json_object or json_schema; verbosity: medium"},
+    {"tools", kUsed, read_responses_tools, "functions; the form of calls is enforced"},
+    {"tool_choice", kUsed, read_responses_choice,
+     "auto, required, a function, allowed_tools, or none"},
+    {"parallel_tool_calls", kUsed, read_parallel_calls, "false: at most one call"},
+    {"top_logprobs", kUsed, read_top_logprobs, "0"},
+    {"truncation", kUsed, read_truncation, "disabled: what is too long is an error"},
+    {"background", kUsed, read_background, "false"},
+    {"include", kUsed, read_include, "reasoning.encrypted_content, which changes nothing"},
+    {"top_k", kUsed, read_top_k, "0 or -1 is off"},
+    {"min_p", kUsed, read_min_p, "0..1"},
+    {"seed", kUsed, read_seed, "absent: random, and reported"},
+    {"draft", kUsed, read_draft, "false: no speculation; the text is the same"},
+    {"priority", kUsed, read_priority, "normal (0) or background (above 0)"},
+    {"cache_salt", kUsed, read_cache_salt, "keeps the prefix cache apart"},
+
+    {"user", kIgnored, nullptr, "a label of the client's"},
+    {"safety_identifier", kIgnored, nullptr, "a label of the client's"},
+    {"prompt_cache_key", kIgnored, nullptr, "the prefix cache needs no hint"},
+    {"prompt_cache_retention", kIgnored, nullptr, "the prefix cache needs no hint"},
+    {"service_tier", kIgnored, nullptr, "there is one"},
+    {"client_metadata", kIgnored, nullptr, "labels of the client's"},
+
+    {"conversation", kRefused, nullptr, "use previous_response_id"},
+    {"prompt", kRefused, nullptr, "there are no stored prompts"},
+    {"max_tool_calls", kRefused, nullptr, "there are no built-in tools"},
+};
+// clang-format on
+
+Status settle(const ChatDefaults& defaults, ChatCall& call) {
+  auto& messages = call.request.prompt.messages;
+  if (messages.empty() && call.previous.empty()) {
+    return invalid_argument("input is missing", "input");
+  }
+  if (!messages.empty() && messages.back().role == Role::kAssistant) {
+    return invalid_argument("input ends with an assistant's item: there is nothing to reply to",
+                            "input");
+  }
+  if (call.instructions) {
+    ChatMessage message;
+    message.role = Role::kSystem;
+    message.content.push_back({ContentPart::Kind::kText, *call.instructions, {}});
+    messages.insert(messages.begin(), std::move(message));
+  }
+  if (call.tool_choice == ToolChoice::kNone) {
+    call.request.prompt.tools.clear();
+    call.form.tools.clear();
+  }
+  TF_RETURN_IF_ERROR(settle_limits(call));
+  TF_ASSIGN_OR_RETURN(
+      call.request.constraint,
+      settle_constraint(std::move(call.form), call.request.parallel_tool_calls, false));
+  settle_thinking(defaults, call);
+  return ok_status();
+}
+
+Json member_or(const Json& body, const char* name, Json otherwise) {
+  const Json* found = body.find(name);
+  return found == nullptr || found->is_null() ? std::move(otherwise) : *found;
+}
+
+ResponsesLook look_of(const Json& body, const ChatCall& call) {
+  ResponsesLook look;
+  look.instructions = call.instructions ? Json::string(*call.instructions) : Json::null();
+  look.has_instructions = call.instructions.has_value();
+  look.previous = call.previous;
+  look.store = call.store;
+  look.parallel = call.request.parallel_tool_calls;
+  look.temperature = call.request.sampling.temperature;
+  look.top_p = call.request.sampling.top_p;
+  look.max_output_tokens = call.request.max_tokens;
+  look.metadata = call.metadata.is_null() ? Json::object({}) : call.metadata;
+  look.tools = member_or(body, "tools", Json::array({}));
+  look.tool_choice = member_or(body, "tool_choice", Json::string("auto"));
+  look.reasoning = member_or(body, "reasoning",
+                             Json::object({{"effort", Json::null()}, {"summary", Json::null()}}));
+  const Json plain = Json::object({{"format", Json::object({{"type", Json::string("text")}})}});
+  look.text = member_or(body, "text", plain);
+  if (look.text.find("format") == nullptr) look.text.set("format", *plain.find("format"));
+  return look;
+}
+
+}  // namespace
+
+std::span<const ChatField> responses_fields() { return kFields; }
+
+Result<ReplyOrder> read_responses_order(std::string_view body, const ChatDefaults& defaults) {
+  TF_ASSIGN_OR_RETURN(const Json parsed, parse_body(body));
+  ChatCall call = call_with(defaults);
+  TF_RETURN_IF_ERROR(read_fields(parsed, kFields, defaults, call));
+  TF_RETURN_IF_ERROR(settle(defaults, call));
+  ResponsesLook look = look_of(parsed, call);
+  std::string previous = std::move(call.previous);
+  ReplyOrder order = order_of(std::move(call), Dialect::kResponses);
+  order.previous = std::move(previous);
+  order.writer = make_responses_writer(order.stream, std::move(look));
+  return order;
+}
+
+}  // namespace tensorfold::api
