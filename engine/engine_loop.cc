@@ -297,8 +297,10 @@ int32_t EngineLoop::drafts_usable(const Run& run) const {
   // A draft that the constraint forbids could only be rejected; nor is there a mask behind it.
   MaskState state = run.mask_state;
   for (int32_t i = 0; i < usable; ++i) {
-    state = run.submission.mask->next(state, run.last.drafts[static_cast<size_t>(i)]);
-    if (state == kMaskDead) usable = i;
+    const TokenId draft = run.last.drafts[static_cast<size_t>(i)];
+    state = run.submission.mask->next(state, draft);
+    // Nor does anything follow the end of the reply.
+    if (state == kMaskDead || parts_.text.ends_reply(draft)) usable = i;
   }
   return usable;
 }

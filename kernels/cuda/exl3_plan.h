@@ -1,0 +1,38 @@
+// How an EXL3 product is cut, as pure functions of the weight's shape: never of the row count, so
+// that a row's sum has one order whatever rows share the call (class D of docs/architecture.md).
+//
+// The inputs are blocks of 128. A cluster of `cluster` thread blocks owns 128 outputs and shares
+// the blocks out in rank order; each takes its blocks as chunks of `chunk_blocks`. A chunk's blocks
+// are added in ascending order, then a thread block's chunks, then the cluster's ranks.
+#pragma once
+
+#include <cstdint>
+
+namespace tensorfold::cuda {
+
+inline constexpr int kExl3ClusterMax = 8;
+inline constexpr int kExl3ChunksMax = 10;  // of one thread block
+inline constexpr int kExl3BlocksPerTargetWave = 132;
+
+struct Exl3DensePlan {
+  int blocks = 0;        // padded_in / 128
+  int cluster = 1;       // thread blocks that share an output block
+  int cta_blocks = 0;    // input blocks of one of them; the last has what remains
+  int chunk_blocks = 0;  // input blocks of a chunk
+  int chunks = 0;        // of one thread block
+};
+
+constexpr Exl3DensePlan exl3_dense_plan(int padded_in, int padded_out) {
+  Exl3DensePlan p;
+  p.blocks = padded_in / 128;
+  const int columns = padded_out / 128;
+  int cluster = columns >= 96 ? 1 : columns >= 52 ? 2 : columns >= 36 ? 3 : columns >= 24 ? 4 : 8;
+  if (cluster > p.blocks) cluster = p.blocks;
+  p.cta_blocks = (p.blocks + cluster - 1) / cluster;
+  p.cluster = (p.blocks + p.cta_blocks - 1) / p.cta_blocks;
+  p.chunk_blocks = (p.cta_blocks + kExl3ChunksMax - 1) / kExl3ChunksMax;
+  p.chunks = (p.cta_blocks + p.chunk_blocks - 1) / p.chunk_blocks;
+  return p;
+}
+
+}  // namespace tensorfold::cuda
