@@ -201,7 +201,7 @@ void EngineCore::serve(EngineParts& parts) {
 }
 
 void EngineCore::take_commands(EngineLoop& loop) {
-  if (loop.idle() || loop.failed()) {
+  if (loop.resting() || loop.failed()) {
     if (auto s = commands_.pop_wait(loop.reading() ? kReadingWaitUs : kIdleWaitUs)) {
       pending_.fetch_sub(1, std::memory_order_relaxed);
       loop.take(std::move(*s));

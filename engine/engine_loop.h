@@ -57,7 +57,8 @@ class EngineLoop {
   bool reading() const { return !reading_.empty(); }  // prefixes, from disk
   // For the stop, behind end_all(): writes what the disk has not yet, at most `wait_us`.
   void finish_spilling(int64_t wait_us);
-  bool idle() const { return planner_.waiting() == 0 && !planner_.has_work(); }
+  bool resting() const { return planner_.waiting() == 0 && !planner_.has_work(); }
+  bool idle() const { return resting() && reading_.empty(); }
 
  private:
   // A request that has been accepted.
@@ -89,6 +90,8 @@ class EngineLoop {
   void commit(const StepPlan& plan, const std::vector<SampledTokens>& results, int64_t step_us);
   void commit_fill(Run& run, const Slice& slice);
   void commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result);
+  static void note_forced(Run& run, TokenId id);
+  void fail_sample(Run& run, const SampledTokens& result);
   void learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
   void finish(Run& run, const Status& status, FinishReason reason);

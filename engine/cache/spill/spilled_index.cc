@@ -159,6 +159,7 @@ bool SpilledIndex::has_commands() const {
 void SpilledIndex::take_commands(CacheCommands& out) {
   memory_.take_commands(out);
   for (auto& [request, waiting] : waiting_) waiting.asked = true;
+  filled_.clear();
   if (to_write_.empty() || !tier_->accepts()) return;
   int room = kSpillRecordsPerStep;
   while (!to_write_.empty() && room > 0 && write(to_write_.front(), room, out))
@@ -182,44 +183,53 @@ bool SpilledIndex::ready(const PrefixQuery& query, BlockLedger& ledger, CacheCom
   if (known == waiting_.end()) {
     Waiting waiting;
     if (!begin_staging(query, waiting, out)) return true;
-    waiting_.emplace(query.request, std::move(waiting));
+    wait_for(query.request, std::move(waiting));
     return false;
   }
-  Waiting& waiting = known->second;
+  const Waiting& waiting = known->second;
   if (!waiting.asked) return false;
   bool missing = false;
   for (const CacheNote& note : waiting.staged) {
+    // Another request took it: this plan's fill lets go of the record.
+    if (filled_.count(key_of(note)) != 0) return false;
     const auto state = tier_->staged(note.name, note.kind);
     if (state == CacheTier::Staged::kReading) return false;
     missing = missing || state == CacheTier::Staged::kMissing;
   }
-  if (!missing && fill(waiting, query, ledger, out)) {
-    waiting_.erase(known);
-    return true;
-  }
+  const bool had = memory_.match(query).positions >= waiting.prefix.positions;
+  const bool done = had || (!missing && fill(waiting, query, ledger, out));
+  const int tries = waiting.tries + 1;
+  stop_waiting(query.request);
+  if (done) return true;
   ++counts_.failed;
-  unstage(waiting);
   Waiting next;
-  next.tries = waiting.tries + 1;
-  if (next.tries < kStageTriesMax && begin_staging(query, next, out)) {
-    waiting = std::move(next);
-    return false;
+  next.tries = tries;
+  if (tries >= kStageTriesMax || !begin_staging(query, next, out)) return true;
+  wait_for(query.request, std::move(next));
+  return false;
+}
+
+void SpilledIndex::wait_for(uint64_t request, Waiting waiting) {
+  for (const CacheNote& note : waiting.staged) ++wanted_[key_of(note)];
+  waiting_.emplace(request, std::move(waiting));
+}
+
+// Lets go of the records that nobody else waits for and no command of this plan fills in.
+void SpilledIndex::stop_waiting(uint64_t request) {
+  const auto at = waiting_.find(request);
+  if (at == waiting_.end()) return;
+  for (const CacheNote& note : at->second.staged) {
+    const RecordKey key = key_of(note);
+    if (--wanted_[key] > 0) continue;
+    wanted_.erase(key);
+    if (filled_.count(key) == 0) tier_->unstage(key.name, key.kind);
   }
-  waiting_.erase(known);
-  return true;
+  waiting_.erase(at);
 }
 
 void SpilledIndex::forget_request(uint64_t request) {
   memory_.forget_request(request);
-  const auto at = waiting_.find(request);
-  if (at == waiting_.end()) return;
-  unstage(at->second);
-  waiting_.erase(at);
-}
-
-// Records that others wait for too are read again by whoever misses them.
-void SpilledIndex::unstage(const Waiting& waiting) {
-  for (const CacheNote& note : waiting.staged) tier_->unstage(note.name, note.kind);
+  stop_waiting(request);
 }
 
 std::vector<CacheNote> SpilledIndex::lacking(const DiskPrefix& prefix,
@@ -307,6 +317,7 @@ bool SpilledIndex::fill(const Waiting& waiting, const PrefixQuery& query, BlockL
     const BlockId block = ledger.take();
     table[static_cast<size_t>(note.first_position / kBlockPositions)] = block;
     put(out, Kind::kFillBlock, block, note);
+    filled_.insert(key_of(note));
   }
   made.at = node;
   if (prefix.chain.back().positions < kBlockPositions) {
@@ -317,6 +328,7 @@ bool SpilledIndex::fill(const Waiting& waiting, const PrefixQuery& query, BlockL
   const bool entered = memory_.enter(made, table, ledger, out);
   TF_CHECK_MSG(entered, "room that was made is gone");
   put(out, Kind::kFillSnapshot, static_cast<BlockId>(made.number), rings);
+  filled_.insert(key_of(rings));
   for (const BlockId block : table)
     if (block >= 0) ledger.give_back(block);  // the cache alone holds it
   memory_.tree().release(node);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/cache/cache_tier.h"
@@ -91,7 +92,8 @@ class SpilledIndex final : public CacheIndex {
   bool begin_staging(const PrefixQuery& query, Waiting& waiting, CacheCommands& out);
   // Blocks of the prefix that memory has not.
   std::vector<CacheNote> lacking(const DiskPrefix& prefix, const PrefixQuery& query) const;
-  void unstage(const Waiting& waiting);
+  void wait_for(uint64_t request, Waiting waiting);
+  void stop_waiting(uint64_t request);
   bool fill(const Waiting& waiting, const PrefixQuery& query, BlockLedger& ledger,
             CacheCommands& out);
   PrefixNode* enter_nodes(const DiskPrefix& prefix, const PrefixQuery& query);
@@ -101,7 +103,9 @@ class SpilledIndex final : public CacheIndex {
   DiskNames disk_;
   std::unordered_map<RecordKey, Kept, RecordKeyHash> pending_;  // given to the tier
   std::deque<Kept> to_write_;
-  std::unordered_map<uint64_t, Waiting> waiting_;  // by request
+  std::unordered_map<uint64_t, Waiting> waiting_;             // by request
+  std::unordered_map<RecordKey, int, RecordKeyHash> wanted_;  // by how many of these
+  std::unordered_set<RecordKey, RecordKeyHash> filled_;       // by the plan that is being made
   SpilledStats counts_;
 };
 
