@@ -11,8 +11,8 @@
 namespace tensorfold::cuda {
 
 inline constexpr int kExl3ClusterMax = 8;
-inline constexpr int kExl3ChunksMax = 10;  // of one thread block
-inline constexpr int kExl3BlocksPerTargetWave = 132;
+inline constexpr int kExl3ChunksMax = 10;     // of one thread block, when each is one block
+inline constexpr int kExl3LongChunksMax = 8;  // of one thread block, else
 
 struct Exl3DensePlan {
   int blocks = 0;        // padded_in / 128
@@ -22,15 +22,18 @@ struct Exl3DensePlan {
   int chunks = 0;        // of one thread block
 };
 
+// Output blocks alone fill 132 multiprocessors from about 96 on; fewer are shared by a cluster, so
+// that a warp's part is one chunk of one or two blocks.
 constexpr Exl3DensePlan exl3_dense_plan(int padded_in, int padded_out) {
   Exl3DensePlan p;
   p.blocks = padded_in / 128;
   const int columns = padded_out / 128;
-  int cluster = columns >= 96 ? 1 : columns >= 52 ? 2 : columns >= 36 ? 3 : columns >= 24 ? 4 : 8;
+  int cluster = columns >= 96 ? 1 : columns >= 52 ? 2 : columns >= 24 ? 4 : 8;
   if (cluster > p.blocks) cluster = p.blocks;
   p.cta_blocks = (p.blocks + cluster - 1) / cluster;
   p.cluster = (p.blocks + p.cta_blocks - 1) / p.cta_blocks;
-  p.chunk_blocks = (p.cta_blocks + kExl3ChunksMax - 1) / kExl3ChunksMax;
+  const int chunks = p.cta_blocks <= kExl3ChunksMax ? p.cta_blocks : kExl3LongChunksMax;
+  p.chunk_blocks = (p.cta_blocks + chunks - 1) / chunks;
   p.chunks = (p.cta_blocks + p.chunk_blocks - 1) / p.chunk_blocks;
   return p;
 }

@@ -9,36 +9,27 @@
 
 namespace tensorfold::cuda {
 
-inline constexpr int kMoeGateChunks = 2;  // of one thread block, per matrix and half
-inline constexpr int kMoeDownChunks = 3;
+inline constexpr int kMoeGateChunksMax = 8;  // parts of the inputs of gate and up
+inline constexpr int kMoeDownChunksMax = 2;
 
 constexpr int moe_padded(int n) { return (n + 127) / 128 * 128; }
 
+// A warp's unit is 64 outputs by one chunk of the inputs; chunks are added in ascending order.
 struct MoeCut {
   int blocks = 0;        // input blocks of 128
-  int cluster = 1;       // thread blocks that share them
-  int cta_blocks = 0;    // of one thread block
-  int chunk_blocks = 0;  // of one warp's chunk
+  int chunk_blocks = 0;  // of a chunk
+  int chunks = 0;
 };
 
-// Gate and up: H inputs, split over a cluster of at most four.
-constexpr MoeCut moe_gate_cut(int hidden) {
+constexpr MoeCut moe_cut(int inputs, int chunks_max) {
   MoeCut c;
-  c.blocks = moe_padded(hidden) / 128;
-  const int cluster = c.blocks >= 16 ? 4 : c.blocks >= 4 ? 2 : 1;
-  c.cta_blocks = (c.blocks + cluster - 1) / cluster;
-  c.cluster = (c.blocks + c.cta_blocks - 1) / c.cta_blocks;
-  c.chunk_blocks = (c.cta_blocks + kMoeGateChunks - 1) / kMoeGateChunks;
+  c.blocks = moe_padded(inputs) / 128;
+  c.chunk_blocks = (c.blocks + chunks_max - 1) / chunks_max;
+  c.chunks = (c.blocks + c.chunk_blocks - 1) / c.chunk_blocks;
   return c;
 }
-
-// Down: I inputs, all in one thread block.
-constexpr MoeCut moe_down_cut(int intermediate) {
-  MoeCut c;
-  c.blocks = c.cta_blocks = moe_padded(intermediate) / 128;
-  c.chunk_blocks = (c.blocks + kMoeDownChunks - 1) / kMoeDownChunks;
-  return c;
-}
+constexpr MoeCut moe_gate_cut(int hidden) { return moe_cut(hidden, kMoeGateChunksMax); }
+constexpr MoeCut moe_down_cut(int intermediate) { return moe_cut(intermediate, kMoeDownChunksMax); }
 
 // Rows of one expert that share a decode.
 struct MoeEntry {
@@ -50,11 +41,16 @@ struct MoeDecodeLayout {
   int64_t entry_count = 0;  // int32
   int64_t entries = 0;      // MoeEntry [pairs]
   int64_t slots = 0;        // int32 [pairs] pair of each slot, by expert
-  int64_t ready = 0;        // int32 [rows][H / 128] experts that are done
+  int64_t tickets = 0;      // int32: next unit of gate and up, of down
+  int64_t gate_done = 0;    // int32 [pairs][I / 128] units of an entry's output block
+  int64_t down_done = 0;    // int32 [pairs][H / 128] likewise
+  int64_t row_done = 0;     // int32 [rows][H / 128] experts that are done
+  int64_t counters = 0;     // int32 of the four above, which lie side by side
   int64_t xq = 0;           // bytes [pairs][gate, up][high, low][H]
   int64_t xs = 0;           // float2 [pairs][gate, up][H / 128]
   int64_t zq = 0;           // bytes [pairs][high, low][I]
   int64_t zs = 0;           // float2 [pairs][I / 128]
+  int64_t parts = 0;        // fp32 [pairs][gate, up][chunks][I], then [pairs][chunks][H]
   int64_t ye = 0;           // fp32 [pairs][H]
   int64_t bytes = 0;
 };
@@ -62,6 +58,8 @@ struct MoeDecodeLayout {
 constexpr MoeDecodeLayout moe_decode_layout(int rows, int hidden, int intermediate, int topk) {
   const int64_t pairs = int64_t{rows} * (topk + 1);
   const int64_t h = moe_padded(hidden), n = moe_padded(intermediate);
+  const int64_t gate_parts = 2 * moe_gate_cut(hidden).chunks * n;
+  const int64_t down_parts = moe_down_cut(intermediate).chunks * h;
   MoeDecodeLayout l;
   int64_t at = 0;
   const auto take = [&at](int64_t bytes) {
@@ -72,11 +70,16 @@ constexpr MoeDecodeLayout moe_decode_layout(int rows, int hidden, int intermedia
   l.entry_count = take(4);
   l.entries = take(pairs * 16);
   l.slots = take(pairs * 4);
-  l.ready = take(rows * (h / 128) * 4);
+  l.tickets = take(8);
+  l.gate_done = take(pairs * (n / 128) * 4);
+  l.down_done = take(pairs * (h / 128) * 4);
+  l.row_done = take(rows * (h / 128) * 4);
+  l.counters = (at - l.tickets) / 4;
   l.xq = take(pairs * 4 * h);
   l.xs = take(pairs * 2 * (h / 128) * 8);
   l.zq = take(pairs * 2 * n);
   l.zs = take(pairs * (n / 128) * 8);
+  l.parts = take(pairs * (gate_parts > down_parts ? gate_parts : down_parts) * 4);
   l.ye = take(pairs * h * 4);
   l.bytes = at;
   return l;

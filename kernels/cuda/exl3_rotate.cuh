@@ -1,0 +1,52 @@
+// Rotation of input rows: a block of 128 values times suh, Hadamard, on one warp.
+#pragma once
+
+#include "kernels/cuda/exl3_step.cuh"
+
+namespace tensorfold::cuda {
+
+__device__ __forceinline__ float bf16_low(uint32_t two) { return __uint_as_float(two << 16); }
+__device__ __forceinline__ float bf16_high(uint32_t two) {
+  return __uint_as_float(two & 0xffff0000u);
+}
+__device__ __forceinline__ uint32_t bf16_bits(float v) {  // nearest even, NaN stays NaN
+  uint16_t bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+  return bits;
+}
+__device__ __forceinline__ float bf16_round(float v) { return __uint_as_float(bf16_bits(v) << 16); }
+
+// Four consecutive fp16 values as fp32.
+__device__ __forceinline__ void load_half4(const uint16_t* p, float (&v)[4]) {
+  const uint2 u = __ldg(reinterpret_cast<const uint2*>(p));
+  const float2 a = __half22float2(*reinterpret_cast<const __half2*>(&u.x));
+  const float2 b = __half22float2(*reinterpret_cast<const __half2*>(&u.y));
+  v[0] = a.x;
+  v[1] = a.y;
+  v[2] = b.x;
+  v[3] = b.y;
+}
+
+// This lane's four values of block `block` of the rotated row: H (x * suh) / sqrt(128).
+__device__ __forceinline__ void rotated_block(const uint16_t* x, int in, const uint16_t* suh,
+                                              int block, int lane, float (&v)[4]) {
+  const int k = block * 128 + 4 * lane;
+  float scale[4];
+  load_half4(suh + k, scale);
+  if (k + 4 <= in) {
+    const uint2 u = *reinterpret_cast<const uint2*>(x + k);
+    v[0] = bf16_low(u.x);
+    v[1] = bf16_high(u.x);
+    v[2] = bf16_low(u.y);
+    v[3] = bf16_high(u.y);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      v[i] = k + i < in ? __uint_as_float(static_cast<uint32_t>(x[k + i]) << 16) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] *= scale[i];
+  hadamard_block(v, lane);
+}
+
+}  // namespace tensorfold::cuda

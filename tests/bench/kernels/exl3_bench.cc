@@ -1,0 +1,287 @@
+// Benchmark of the EXL3 kernels with the shapes of one of two ranks of DeepSeek-V4.1-Flash.
+// usage: exl3_bench [--json FILE] [--commit ID] [--only PART]
+// Every call uses other weights than the last (more bytes than any L2); errors are relative norms
+// against the run-time decoder's fp32 products, which the tests hold against fp64.
+#include <cstring>
+#include <random>
+
+#include "kernels/cuda/exl3_dense.h"
+#include "kernels/cuda/moe_decode.h"
+#include "kernels/formats.h"
+#include "tests/bench/kernels/bench_weights.h"
+
+namespace tensorfold::bench {
+namespace {
+
+constexpr double kRotateBytes = 400e6;
+
+struct Shape {
+  int in, out, bits;
+};
+
+struct DenseCase {
+  const char* name;
+  std::vector<Shape> group;  // one input
+  int rows;
+  double goal_us;
+};
+
+const DenseCase kDense[] = {
+    {"wq_b 1280->16384 5b, 1 row", {{1280, 16384, 5}}, 1, 7},
+    {"wo_b 4096->5120 5b, 1 row", {{4096, 5120, 5}}, 1, 7},
+    {"shared w1+w3 5b, 1 row", {{5120, 1152, 5}, {5120, 1152, 5}}, 1, 5},
+    {"head 5120->64640 6b, 1 row", {{5120, 64640, 6}}, 1, 72},
+    {"head 5120->64640 6b, 6 rows", {{5120, 64640, 6}}, 6, 0},
+    {"wq_a+wkv 6b, 6 rows", {{5120, 1280, 6}, {5120, 512, 6}}, 6, 0},
+    {"wq_b 5b, 6 rows", {{1280, 16384, 5}}, 6, 0},
+    {"wo_a x4 5b, 6 rows",
+     {{4096, 1024, 5}, {4096, 1024, 5}, {4096, 1024, 5}, {4096, 1024, 5}},
+     6,
+     0},
+    {"wo_b 5b, 6 rows", {{4096, 5120, 5}}, 6, 0},
+    {"wq_b 5b, 24 rows", {{1280, 16384, 5}}, 24, 0},
+    {"wo_b 5b, 24 rows", {{4096, 5120, 5}}, 24, 0},
+    {"wq_b 5b, 128 rows", {{1280, 16384, 5}}, 128, 0},
+    {"wq_b 5b, 384 rows", {{1280, 16384, 5}}, 384, 0},
+};
+
+double dense_error(const cuda::Exl3DenseJob& job, int rows) {
+  const int checked = std::min(rows, 8);
+  const int64_t count = int64_t{checked} * job.out;
+  float* exact = device_memory<float>(count);
+  cuda::Exl3DenseJob any = job;
+  any.y = exact;
+  any.y_stride = job.out;
+  any.type = ValueType::kF32;
+  TF_BENCH_CUDA(cuda::exl3_any(any, checked, nullptr));
+  TF_BENCH_CUDA(cudaDeviceSynchronize());
+  const double error =
+      relative_norm(to_host(static_cast<const float*>(job.y), count), to_host(exact, count));
+  TF_BENCH_CUDA(cudaFree(exact));
+  return error;
+}
+
+Row bench_dense(const DenseCase& c) {
+  Row row;
+  row.name = c.name;
+  row.goal_us = c.goal_us;
+  for (const Shape& s : c.group) {
+    row.bytes += static_cast<double>(s.in) * s.out * s.bits / 8 + 2.0 * (s.in + s.out) +
+                 c.rows * (2.0 * s.in + 4.0 * s.out);
+    row.weights += static_cast<double>(s.in) * s.out;
+  }
+  row.operations = 2 * row.weights * c.rows;
+  const int copies = static_cast<int>(std::max(2.0, std::ceil(kRotateBytes / row.bytes)));
+  std::vector<cuda::Exl3DenseParams> calls;
+  std::vector<void*> owned;
+  uint32_t seed = 1;
+  for (int i = 0; i < copies; ++i) {
+    cuda::Exl3DenseParams p;
+    p.rows = c.rows;
+    for (const Shape& s : c.group) {
+      auto* x = device_memory<uint16_t>(int64_t{c.rows} * s.in);
+      auto* y = device_memory<float>(int64_t{c.rows} * s.out);
+      TF_BENCH_CUDA(fill_normal(x, int64_t{c.rows} * s.in, seed += 3, nullptr));
+      TF_BENCH_CUDA(
+          cudaMemset(y, 0xFF, static_cast<size_t>(c.rows) * static_cast<size_t>(s.out) * 4));
+      const Exl3Parts w = random_matrix(s.in, s.out, s.bits, seed += 3);
+      p.job[p.jobs++] = {w, s.in, s.out, x, s.in, y, s.out, ValueType::kF32};
+      for (const void* q : {static_cast<const void*>(x), static_cast<const void*>(y), w.trellis,
+                            static_cast<const void*>(w.suh), static_cast<const void*>(w.svh)})
+        owned.push_back(const_cast<void*>(q));
+    }
+    calls.push_back(p);
+  }
+  row.time = time_calls(copies, [&](int i, cudaStream_t stream) {
+    TF_BENCH_CUDA(cuda::exl3_dense(calls[static_cast<size_t>(i)], stream));
+  });
+  row.error = 0;
+  for (int i = 0; i < calls[1].jobs; ++i)
+    row.error = std::max(row.error, dense_error(calls[1].job[i], c.rows));
+  for (void* p : owned) TF_BENCH_CUDA(cudaFree(p));
+  return row;
+}
+
+constexpr int kHidden = 5120, kInter = 1152, kTopk = 6, kPool = 384;
+
+// Rows of top-6 experts that touch exactly `distinct` of [first, first + distinct).
+std::vector<int32_t> routing(int rows, int distinct, int first, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> slots;
+  for (int i = 0; i < rows * kTopk; ++i)
+    slots.push_back(
+        first + (i < distinct ? i : static_cast<int>(random() % static_cast<uint32_t>(distinct))));
+  const auto twice = [&](size_t at) {
+    const size_t row = at / kTopk * kTopk;
+    for (size_t i = row; i < row + kTopk; ++i)
+      if (i != at && slots[i] == slots[at]) return true;
+    return false;
+  };
+  std::shuffle(slots.begin(), slots.end(), random);
+  for (bool again = true; again;) {
+    again = false;
+    for (size_t i = 0; i < slots.size(); ++i)
+      if (twice(i)) {
+        std::swap(slots[i], slots[random() % slots.size()]);
+        again = true;
+      }
+  }
+  return slots;
+}
+
+struct MoeWeights {
+  std::vector<cuda::MoeExpertExl3> host;
+  cuda::MoeExpertExl3* device = nullptr;
+  explicit MoeWeights(int bits) {
+    for (uint32_t e = 0; e < kPool; ++e)
+      host.push_back({random_matrix(kHidden, kInter, bits, 1000 + 10 * e, 0.01f),
+                      random_matrix(kHidden, kInter, bits, 1003 + 10 * e, 0.01f),
+                      random_matrix(kInter, kHidden, bits, 1006 + 10 * e, 0.01f)});
+    host.push_back({});
+    device = to_device(host);
+  }
+};
+
+// The row's output from the run-time decoder's products, fp32 and double on the host.
+std::vector<float> moe_row(const MoeWeights& w, const uint16_t* x, const int32_t* ids,
+                           const float* weights) {
+  std::vector<double> sum(kHidden, 0.0);
+  std::vector<int32_t> order(ids, ids + kTopk);
+  float* g = device_memory<float>(kInter);
+  float* u = device_memory<float>(kInter);
+  float* y = device_memory<float>(kHidden);
+  for (int i = 0; i < kTopk; ++i) {
+    const cuda::MoeExpertExl3& e = w.host[static_cast<size_t>(order[static_cast<size_t>(i)])];
+    TF_BENCH_CUDA(cuda::exl3_any({e.w1, kHidden, kInter, x, kHidden, g, kInter, ValueType::kF32}, 1,
+                                 nullptr));
+    TF_BENCH_CUDA(cuda::exl3_any({e.w3, kHidden, kInter, x, kHidden, u, kInter, ValueType::kF32}, 1,
+                                 nullptr));
+    const std::vector<float> gh = to_host(g, kInter), uh = to_host(u, kInter);
+    std::vector<uint16_t> z;
+    for (size_t k = 0; k < kInter; ++k) {
+      const float gv = std::min(round_bf16(gh[k]), 10.0f);
+      const float uv = std::max(std::min(round_bf16(uh[k]), 10.0f), -10.0f);
+      z.push_back(f32_to_bf16(gv / (1.0f + std::exp(-gv)) * uv * weights[i]));
+    }
+    uint16_t* zd = to_device(z);
+    TF_BENCH_CUDA(cuda::exl3_any({e.w2, kInter, kHidden, zd, kInter, y, kHidden, ValueType::kF32},
+                                 1, nullptr));
+    const std::vector<float> yh = to_host(y, kHidden);
+    for (size_t k = 0; k < kHidden; ++k) sum[k] += static_cast<double>(yh[k]);
+    TF_BENCH_CUDA(cudaFree(zd));
+  }
+  TF_BENCH_CUDA(cudaFree(g));
+  TF_BENCH_CUDA(cudaFree(u));
+  TF_BENCH_CUDA(cudaFree(y));
+  return {sum.begin(), sum.end()};
+}
+
+Row bench_moe_decode(const MoeWeights& w, int rows, int distinct, double goal_us) {
+  const int copies = std::max(1, kPool / distinct), calls = std::max(copies, 8 / copies * copies);
+  Row row;
+  row.name = "MoE 3b, " + std::to_string(rows) + " rows, " + std::to_string(distinct) + " experts";
+  row.goal_us = goal_us;
+  row.launches = 3;
+  const double each = 3.0 * kHidden * kInter;
+  row.weights = distinct * each;
+  row.bytes = row.weights * 3 / 8 + rows * 6.0 * kHidden;
+  row.operations = 2 * each * rows * kTopk;
+  auto* x = device_memory<uint16_t>(int64_t{rows} * kHidden);
+  TF_BENCH_CUDA(fill_normal(x, int64_t{rows} * kHidden, 5, nullptr));
+  std::vector<float> weights(static_cast<size_t>(rows * kTopk), 0.4f);
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<cuda::MoeDecodeParams> params;
+  const int64_t bytes = cuda::moe_decode_workspace_bytes(rows, kHidden, kInter, kTopk);
+  auto* workspace = device_memory<std::byte>(bytes);
+  for (int i = 0; i < copies; ++i) {
+    ids.push_back(routing(rows, distinct, i * distinct, static_cast<uint32_t>(i)));
+    cuda::MoeDecodeParams p;
+    p.rows = rows;
+    p.hidden = kHidden;
+    p.intermediate = kInter;
+    p.experts = kPool;
+    p.topk = kTopk;
+    p.swiglu_limit = 10;
+    p.x = x;
+    p.x_stride = kHidden;
+    p.ids = to_device(ids.back());
+    p.weights = to_device(weights);
+    p.expert = w.device;
+    p.y = device_memory<float>(int64_t{rows} * kHidden);
+    p.workspace = workspace;
+    p.workspace_bytes = bytes;
+    params.push_back(p);
+  }
+  row.time = time_calls(calls, [&](int i, cudaStream_t stream) {
+    TF_BENCH_CUDA(cuda::moe_decode(params[static_cast<size_t>(i % copies)], stream));
+  });
+  row.error = 0;
+  for (const int r : {0, rows - 1})
+    row.error = std::max(
+        row.error, relative_norm(to_host(params[0].y + int64_t{r} * kHidden, kHidden),
+                                 moe_row(w, x + int64_t{r} * kHidden, ids[0].data() + r * kTopk,
+                                         weights.data() + r * kTopk)));
+  return row;
+}
+
+Ceilings measure_ceilings() {
+  Ceilings c;
+  const int64_t bytes = int64_t{1} << 30;
+  auto* a = device_memory<std::byte>(bytes);
+  auto* b = device_memory<std::byte>(bytes);
+  TF_BENCH_CUDA(fill_words(a, bytes / 4, 1, nullptr));
+  auto* sink = device_memory<uint32_t>(1);
+  c.bytes_per_us =
+      static_cast<double>(bytes) /
+      time_calls(
+          2, [&](int, cudaStream_t s) { TF_BENCH_CUDA(read_all(a, bytes, sink, s)); }, 20)
+          .median_us;
+  c.copy_per_us = 2.0 * static_cast<double>(bytes) /
+                  time_calls(
+                      2,
+                      [&](int, cudaStream_t s) {
+                        TF_BENCH_CUDA(cudaMemcpyAsync(b, a, static_cast<size_t>(bytes),
+                                                      cudaMemcpyDeviceToDevice, s));
+                      },
+                      20)
+                      .median_us;
+  int64_t weights = 0;
+  const double us =
+      time_calls(
+          4, [&](int, cudaStream_t s) { TF_BENCH_CUDA(decode_ceiling(sink, &weights, s)); }, 20)
+          .median_us;
+  c.weights_per_us = static_cast<double>(weights) / us;
+  c.gap_us = time_calls(
+                 200, [](int, cudaStream_t s) { TF_BENCH_CUDA(empty_kernel(s)); }, 20)
+                 .median_us;
+  TF_BENCH_CUDA(cudaFree(a));
+  TF_BENCH_CUDA(cudaFree(b));
+  return c;
+}
+
+int run(int argc, char** argv) {
+  std::string json, commit = "unknown", only;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--json") == 0) json = argv[i + 1];
+    if (std::strcmp(argv[i], "--commit") == 0) commit = argv[i + 1];
+    if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+  }
+  const Ceilings ceilings = measure_ceilings();
+  std::vector<Row> rows;
+  if (only.empty() || only == "dense")
+    for (const DenseCase& c : kDense) rows.push_back(bench_dense(c));
+  if (only.empty() || only == "moe") {
+    const MoeWeights weights(3);
+    rows.push_back(bench_moe_decode(weights, 1, 6, 26));
+    rows.push_back(bench_moe_decode(weights, 6, 22, 70));
+    rows.push_back(bench_moe_decode(weights, 24, 81, 245));
+  }
+  print_table(rows, ceilings);
+  if (!json.empty()) write_json(json, rows, ceilings, commit);
+  return 0;
+}
+
+}  // namespace
+}  // namespace tensorfold::bench
+
+int main(int argc, char** argv) { return tensorfold::bench::run(argc, argv); }
