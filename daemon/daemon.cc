@@ -22,8 +22,8 @@ constexpr int64_t kSlowTickUs = 1'000'000;
 
 int port_of(const std::string& listen) { return std::atoi(listen.c_str() + listen.rfind(':') + 1); }
 
-int exit_code_of(const Status& status) {
-  switch (status.code()) {
+int exit_code_of(StatusCode code) {
+  switch (code) {
     case StatusCode::kInvalidArgument:
       return service::kExitConfig;
     case StatusCode::kUnavailable:
@@ -134,7 +134,7 @@ int Daemon::make_engine(const EngineFactory& factory) {
   if (!engine.ok()) {
     log_.error("the engine cannot start: " + engine.status().message(),
                {{"TF_EVENT", "start_failed"}});
-    return exit_code_of(engine.status());
+    return exit_code_of(engine.status().code());
   }
   engine_ = std::move(engine).value();
   api_ = std::make_unique<api::Api>(*engine_, start_.api, clock_, log_, *port_);
@@ -281,7 +281,7 @@ void Daemon::watch_engine(const EngineStats& stats) {
                  {{"TF_EVENT", "model_failed"}});
     }
     notifier_.status("failed: " + stats.state_detail);
-    leave(ready_ ? service::kExitInternal : service::kExitIo);
+    leave(ready_ ? service::kExitInternal : exit_code_of(stats.failure));
     return;
   }
   if (stats.state == State::kReady && !ready_) {

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <cerrno>
 #include <cstdlib>
@@ -53,6 +54,8 @@ EngineOptions engine_options_of(const config::Config& config) {
   out.prefill_rows = static_cast<int>(config.engine_prefill_rows);
   out.exact_prefill = config.engine_prefill == "exact";
   out.pool_tokens = config.cache_pool_tokens;
+  out.snapshot_mib = config.cache_snapshot_mib;
+  out.reuse_replies = config.cache_reuse_replies;
   out.queue_requests = static_cast<int>(config.limits_queue_requests);
   out.queue_deadline_us = config.limits_queue_wait_s * kSecondUs;
   out.allow_control_tokens = config.text_allow_control_tokens;
@@ -63,6 +66,7 @@ EngineOptions engine_options_of(const config::Config& config) {
 http::Limits limits_of(const config::Config& config) {
   http::Limits out;
   out.body_bytes = static_cast<size_t>(config.http_max_body_bytes);
+  out.bodies_bytes = std::max(out.bodies_bytes, out.body_bytes);
   out.connections = static_cast<size_t>(config.limits_connections);
   out.write_backlog_bytes = static_cast<size_t>(config.limits_stream_backlog_bytes);
   out.header_ms = config.limits_header_s * 1000;
@@ -86,6 +90,8 @@ Result<api::ApiOptions> api_options_of(const config::Config& config,
   api::ApiOptions out;
   out.chat.served_name = model_name;
   out.chat.keepalive_us = config.limits_keepalive_s * kSecondUs;
+  out.chat.stall_us = config.limits_stall_s * kSecondUs;
+  out.chat.queue_wait_us = config.limits_queue_wait_s * kSecondUs;
   api::ChatDefaults& defaults = out.chat.defaults;
   defaults.temperature = config.sampling_temperature;
   defaults.top_p = config.sampling_top_p;

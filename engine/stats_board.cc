@@ -52,6 +52,7 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   EngineStats s;
   s.state = state.load(std::memory_order_acquire);
   s.state_detail = detail();
+  s.failure = failure.load(kRelaxed);
   s.slots_total = slots_total.load(kRelaxed);
   s.slots_busy = slots_busy.load(kRelaxed);
   s.prefilling = prefilling.load(kRelaxed);

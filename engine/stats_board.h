@@ -34,6 +34,7 @@ class RateWindow {
 
 struct StatsBoard {
   std::atomic<EngineStats::State> state{EngineStats::State::kLoading};
+  std::atomic<StatusCode> failure{StatusCode::kOk};  // set before state is kFailed
   std::atomic<int> slots_total{0}, slots_busy{0}, prefilling{0}, waiting{0};
   std::atomic<int64_t> context{0}, pool_tokens_total{0}, pool_tokens_used{0};
   std::atomic<int64_t> weight_bytes{0}, cache_bytes{0};

@@ -155,6 +155,7 @@ BOOST_AUTO_TEST_CASE(failed_load_says_why) {
   auto engine = f.start();
   Fixture::wait_for(*engine, EngineStats::State::kFailed);
   BOOST_TEST(engine->stats().state_detail == "model-00001.safetensors: truncated");
+  BOOST_TEST((engine->stats().failure == StatusCode::kDataLoss));
   const auto refused = engine->submit(request(3, 3), std::make_shared<KeepingSink>());
   BOOST_TEST((refused.status().code() == StatusCode::kUnavailable));
   BOOST_TEST(refused.status().message().find("truncated") != std::string::npos);

@@ -120,6 +120,26 @@ BOOST_AUTO_TEST_CASE(a_bad_row_ends_its_request_and_no_other) {
   BOOST_TEST(h.model.open_slots() == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_bad_row_fails_at_the_same_token_with_any_drafts) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Request bad = plain_request(seed, 30, 60);
+    bad.prompt.ids->at(3) = kPoison;
+    std::optional<Reply> serial;
+    for (const int depth : {0, 1, 3, 5}) {
+      LoopScript script;
+      script.fixed_depth = depth;
+      script.model.skill = 90;
+      script.model.eos_weight = 20;  // some end before the bad row
+      LoopHarness h(script);
+      const Reply r = h.run_one(bad);
+      if (!serial) serial = r;
+      BOOST_REQUIRE(r.ids == serial->ids);
+      BOOST_REQUIRE(r.status.code() == serial->status.code());
+      BOOST_REQUIRE(r.stats.usage.completion_tokens == static_cast<int>(r.ids.size()));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_dead_device_fails_everything_with_the_reason) {
   LoopScript script;
   script.slots = 2;

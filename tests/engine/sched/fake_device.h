@@ -268,13 +268,13 @@ class FakeDevice final : public StepRunner {
     out.slot = sample.slot;
     const int64_t first = s.length() - sample.verify_rows;
     require(sample.position == first + 1, "samples a position that does not follow its rows");
-    if (s.poisoned && s.length() >= s.prompt_end + kPoisonRows) {
-      out.status = Status(StatusCode::kInternal, "NaN in a row", "", "non_finite_logits");
-      results.push_back(std::move(out));
-      return;
-    }
     const auto drafts = std::span(ids).last(static_cast<size_t>(sample.verify_rows) - 1);
     for (size_t r = 0; r <= drafts.size(); ++r) {
+      if (s.poisoned && first + static_cast<int64_t>(r) + 1 >= s.prompt_end + kPoisonRows) {
+        out.status = Status(StatusCode::kInternal, "NaN in a row", "", "non_finite_logits");
+        results.push_back(std::move(out));
+        return;
+      }
       const int32_t token =
           sim_next_token(s.rings[static_cast<size_t>(first) + r], rules_.eos_weight);
       out.accepted.push_back(token);
