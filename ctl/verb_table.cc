@@ -34,6 +34,11 @@ constexpr Option kStopOptions[] = {
     {"--wait", "SECONDS", "then wait until it has ended"},
     {"--json", "", "print JSON"},
 };
+constexpr Option kCacheStatusOptions[] = {{"--json", "", "print JSON"}};
+constexpr Option kCacheFlushOptions[] = {
+    {"--spill", "", "what is on disk too"},
+    {"--json", "", "print JSON"},
+};
 constexpr Option kLogLevelOptions[] = {{"--json", "", "print JSON"}};
 constexpr Option kLogsOptions[] = {
     {"-f", "", "go on as lines come"},
@@ -142,6 +147,10 @@ constexpr Verb kVerbs[] = {
     {"", "resume", "", "accept requests again", kResumeOptions, false, run_resume},
     {"", "stop", "", "end the service's process", kStopOptions, false, run_stop},
     {"", "logs", "", "the service's lines in the journal", kLogsOptions, true, run_logs},
+    {"cache", "status", "", "what the prefix cache holds and saves", kCacheStatusOptions, false,
+     run_cache_status},
+    {"cache", "flush", "", "forget cached prefixes; replies in progress go on", kCacheFlushOptions,
+     false, run_cache_flush},
     {"log", "level", "[LEVEL]", "print or set what is logged", kLogLevelOptions, false,
      run_log_level},
     {"config", "check", "[FILE]", "whether a settings file is right", {}, true, run_config_check},

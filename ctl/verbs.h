@@ -14,6 +14,8 @@ int run_resume(const Invocation& call);            // service_verbs.cc
 int run_stop(const Invocation& call);              // service_verbs.cc
 int run_log_level(const Invocation& call);         // service_verbs.cc
 int run_logs(const Invocation& call);              // service_verbs.cc
+int run_cache_status(const Invocation& call);      // cache_verbs.cc
+int run_cache_flush(const Invocation& call);       // cache_verbs.cc
 int run_config_check(const Invocation& call);      // config_verbs.cc
 int run_config_show(const Invocation& call);       // config_verbs.cc
 int run_version(const Invocation& call);           // version_verb.cc

@@ -51,13 +51,13 @@ constexpr Key kKeys[] = {
 
     {"cache.pool_tokens", &C::cache_pool_tokens, "0", 0, 1e9, "", kRestart,
      "Positions in the shared cache pool; 0: what fits."},
-    {"cache.snapshot_mib", &C::cache_snapshot_mib, "256", 0, 1048576, "", kReserved,
-     "Memory for ring snapshots, in MiB."},
+    {"cache.snapshot_mib", &C::cache_snapshot_mib, "256", 0, 1048576, "", kRestart,
+     "Memory for snapshots of the prefix cache, in MiB; 0: no prefix cache."},
     {"cache.spill_gib", &C::cache_spill_gib, "64", 0, 65536, "", kReserved,
      "Disk for the prefix cache, in GiB; 0: off."},
     {"cache.spill_dir", &C::cache_spill_dir, "\"\"", 0, 0, "", kReserved,
      "Folder of the disk cache; empty: spill in the state directory."},
-    {"cache.reuse_replies", &C::cache_reuse_replies, "true", 0, 0, "", kReserved,
+    {"cache.reuse_replies", &C::cache_reuse_replies, "true", 0, 0, "", kRestart,
      "Continue conversations from the rows of earlier replies."},
 
     {"text.thinking", &C::text_thinking, "false", 0, 0, "", kReload,

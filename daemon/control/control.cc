@@ -23,6 +23,8 @@ constexpr ControlRoute kRoutes[] = {
     {Method::kPost, kDrainPath, true, &Control::run_drain, "refuse new requests"},
     {Method::kPost, kResumePath, true, &Control::run_resume, "accept requests again"},
     {Method::kPost, kStopPath, true, &Control::run_stop, "end the process"},
+    {Method::kGet, kCachePath, false, &Control::run_cache, "the prefix cache"},
+    {Method::kPost, kCacheFlushPath, true, &Control::run_cache_flush, "empty the prefix cache"},
 };
 
 bool fits(const ControlRoute& route, const http::Request& request) {

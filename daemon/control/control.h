@@ -61,13 +61,15 @@ class Control {
 
   // One per row of the table.
   void run_status(const std::shared_ptr<http::Exchange>& exchange);
-  void run_config(const std::shared_ptr<http::Exchange>& exchange);     // changes.cc
-  void run_log_level(const std::shared_ptr<http::Exchange>& exchange);  // changes.cc
-  void run_set_level(const std::shared_ptr<http::Exchange>& exchange);  // changes.cc
-  void run_reload(const std::shared_ptr<http::Exchange>& exchange);     // changes.cc
-  void run_drain(const std::shared_ptr<http::Exchange>& exchange);      // changes.cc
-  void run_resume(const std::shared_ptr<http::Exchange>& exchange);     // changes.cc
-  void run_stop(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
+  void run_config(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
+  void run_log_level(const std::shared_ptr<http::Exchange>& exchange);    // changes.cc
+  void run_set_level(const std::shared_ptr<http::Exchange>& exchange);    // changes.cc
+  void run_reload(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
+  void run_drain(const std::shared_ptr<http::Exchange>& exchange);        // changes.cc
+  void run_resume(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
+  void run_stop(const std::shared_ptr<http::Exchange>& exchange);         // changes.cc
+  void run_cache(const std::shared_ptr<http::Exchange>& exchange);        // cache_control.cc
+  void run_cache_flush(const std::shared_ptr<http::Exchange>& exchange);  // cache_control.cc
 
  private:
   bool may_change(const http::PeerCredentials* peer) const;
