@@ -18,7 +18,7 @@ namespace tensorfold {
 namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
-constexpr int64_t kSlowTickUs = 1'000'000;
+constexpr int64_t kSlowTickUs = 200'000;  // comments and stalls of replies
 
 int port_of(const std::string& listen) { return std::atoi(listen.c_str() + listen.rfind(':') + 1); }
 

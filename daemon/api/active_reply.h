@@ -43,7 +43,6 @@ struct ActiveReply {
   FinishReason last_reason = FinishReason::kStop;
   int calls = 0;
   int64_t started_us = 0, first_token_us = 0, last_write_us = 0;
-  uint64_t steps_at_write = 0;            // the engine's steps when something was last written
   int prompt_done = 0, prompt_total = 0;  // of the first choice
 
   bool over() const { return running == 0 && (answered || gone); }

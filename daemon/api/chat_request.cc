@@ -73,10 +73,7 @@ Status settle_limits(ChatCall& call) {
   if (most && call.request.min_tokens > *most) {
     return invalid_argument("min_tokens is above max_tokens", "min_tokens");
   }
-  if (most && *most == 0) {
-    call.prefill_only = true;
-    call.request.max_tokens = 1;
-  }
+  call.prefill_only = most && *most == 0;
   if (call.stream_options_given && !call.stream) {
     return invalid_argument("stream_options needs stream: true", "stream_options");
   }

@@ -105,7 +105,6 @@ void ReplyService::send(ActiveReply& reply, const std::string& bytes) {
   if (bytes.empty() || !reply.streaming) return;
   reply.exchange->write(bytes);
   reply.last_write_us = clock_.monotonic_us();
-  reply.steps_at_write = last_steps_;
 }
 
 void ReplyService::on_progress(ActiveReply& reply, size_t index, int done, int total) {

@@ -25,7 +25,7 @@ struct ReplyOrder {
   bool seed_given = false;
   bool parse_calls = false;   // tools were given
   bool hide_calls = false;    // calls that come all the same are not shown
-  bool prefill_only = false;  // max_tokens 0: the one token that is made is dropped
+  bool prefill_only = false;  // max_tokens 0: no token is made
   std::string previous;       // previous_response_id
   std::unique_ptr<ReplyWriter> writer;
 };

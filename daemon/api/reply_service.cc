@@ -9,7 +9,6 @@
 #include "daemon/api/random.h"
 
 namespace tensorfold::api {
-
 ReplyService::ReplyService(Engine& engine, ReplySettings settings, const Clock& clock, LogSink& log,
                            LoopPort& port)
     : engine_(engine),
@@ -161,8 +160,10 @@ void ReplyService::tick() {
   const EngineStats stats = engine_.stats();
   const int64_t now_us = clock_.monotonic_us();
   const bool idle = stats.slots_busy == 0;
+  if (stats.steps_total != last_steps_) moved_after_us_ = last_tick_us_;
   if (idle || stats.steps_total != last_steps_ || last_step_us_ == 0) last_step_us_ = now_us;
   last_steps_ = stats.steps_total;
+  last_tick_us_ = now_us;
   gate_.tick(now_us);
   for (auto& reply : active_) {
     if (!reply->answered && !reply->gone) watch(*reply, now_us);
@@ -184,7 +185,7 @@ void ReplyService::watch(ActiveReply& reply, int64_t now_us) {
   }
   const int64_t keepalive_us = settings_->keepalive_us;
   if (!reply.streaming || keepalive_us == 0 || now_us - reply.last_write_us < keepalive_us) return;
-  if (reply.steps_at_write == last_steps_) return;
+  if (moved_after_us_ < reply.last_write_us) return;  // not since then, as far as is known
   std::string bytes;
   const bool filling = reply.first_token_us == 0;
   reply.order.writer->keepalive(filling ? reply.prompt_done : 0, filling ? reply.prompt_total : 0,

@@ -56,7 +56,7 @@ class ReplyService {
   void handle(std::shared_ptr<http::Exchange> exchange, KeyIdentity key, Dialect dialect,
               ReadBody read, Prepare prepare);
   void on_wake();                      // events are waiting
-  void tick();                         // about once a second: comments, stalls, waits
+  void tick();                         // a few times a second: comments, stalls, waits
   void cancel_all(const Status& why);  // every reply in progress ends with this error
   // Cancels the reply of that id if it belongs to the label; false: there is none.
   bool cancel(std::string_view id, std::string_view label);
@@ -102,7 +102,9 @@ class ReplyService {
   const TokenText token_text_;
   size_t parsing_ = 0;  // bodies on a worker
   uint64_t last_steps_ = 0;
-  int64_t last_step_us_ = 0;  // when the engine was last seen to move
+  int64_t last_step_us_ = 0;    // when the engine was last seen to move
+  int64_t moved_after_us_ = 0;  // it moved after this time for sure
+  int64_t last_tick_us_ = 0;
   std::list<std::unique_ptr<ActiveReply>> active_;
 };
 

@@ -56,7 +56,10 @@ void Connection::find_peer() {
 
 Status Connection::start() {
   find_peer();
-  if (!unix_socket_) uv_tcp_nodelay(&handle_.tcp, 1);
+  if (!unix_socket_) {
+    uv_tcp_nodelay(&handle_.tcp, 1);
+    uv_tcp_keepalive(&handle_.tcp, 1, kTcpKeepaliveSeconds);  // a peer that died says nothing
+  }
   deadline_ms_ = now_ms() + server_.limits_.idle_ms;
   const int code = uv_read_start(stream(), on_alloc, on_read);
   if (code != 0) return io_error("reading from a connection", -code);

@@ -15,6 +15,7 @@ inline constexpr size_t kRefusedBodyBytesMax = 64 * 1024;   // read though refus
 inline constexpr size_t kLingerBytesMax = 4 * 1024 * 1024;  // read and dropped after a refusal
 inline constexpr size_t kRefusedConnectionsMax = 64;        // being told 503; past it: just closed
 inline constexpr int kListenBacklogConnections = 511;
+inline constexpr unsigned kTcpKeepaliveSeconds = 60;  // of silence before the peer is probed
 
 struct Limits {
   size_t header_bytes = 32 * 1024;               // target and fields together; past it: 431
@@ -25,7 +26,7 @@ struct Limits {
   int64_t header_ms = 10'000;                    // from a request's first byte to its last header
   int64_t body_ms = 120'000;                     // from the last header to the body's end
   int64_t body_gap_ms = 20'000;                  // between two pieces of a body
-  int64_t idle_ms = 75'000;                      // between two requests
+  int64_t idle_ms = 180'000;                     // between two requests
   int64_t write_stall_ms = 60'000;               // nothing of a reply could be written
   int64_t linger_ms = 2'000;                     // after a last reply, until the peer closes
   int64_t sweep_ms = 250;                        // how often deadlines are looked at
