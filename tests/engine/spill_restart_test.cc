@@ -1,0 +1,250 @@
+// A process that starts again goes on from the disk: its replies are those of before and those of
+// cold runs, bit for bit, over the real forward pass; also after power failed at any moment. Each
+// "process" is another instance of the model, so nothing but the files connects them. A record
+// that comes back changed must show.
+#include "engine/cache/spill/spill_identity.h"
+#include "tests/engine/cache/spill/fault_file_system.h"
+#include "tests/engine/cache/spill/spill_world.h"
+#include "tests/engine/cache_serving.h"
+
+using namespace tensorfold;
+using namespace tensorfold::scripted;
+
+namespace {
+
+const char* const kMiniPath = TF_TEST_DATA "/golden/mini_native";
+constexpr int kSmallWindow = 32;
+constexpr int kHistories = 40;  // five comparisons each
+constexpr int kReplyTokens = 4;
+
+// The model is told of its tier when it is loaded; processes come and go.
+class SwitchTier final : public CacheTier {
+ public:
+  SpillTier* to = nullptr;
+  bool spoil = false;  // one bit of every block that is read
+
+  bool accepts() const override { return to->accepts(); }
+  bool spill(const CacheNote& note, std::span<const int32_t> ids,
+             std::span<const int32_t> engram_ids, std::span<const std::byte> bytes) override {
+    return to->spill(note, ids, engram_ids, bytes);
+  }
+  void stage(const CacheNote& note) override { to->stage(note); }
+  Staged staged(const BlockDigest& name, CacheNote::Kind kind) const override {
+    return to->staged(name, kind);
+  }
+  const CacheRecord* record(const BlockDigest& name, CacheNote::Kind kind) const override {
+    const CacheRecord* r = to->record(name, kind);
+    if (r == nullptr || !spoil || kind != CacheNote::Kind::kBlock) return r;
+    spoiled_ = *r;
+    for (size_t i = 0; i < spoiled_.bytes.size(); i += 64) spoiled_.bytes[i] ^= std::byte{1};
+    return &spoiled_;
+  }
+  void unstage(const BlockDigest& name, CacheNote::Kind kind) override { to->unstage(name, kind); }
+  std::vector<TierEvent> take_events() override { return to->take_events(); }
+  void settle(int64_t wait_us) override { to->settle(wait_us); }
+  void flush() override { to->flush(); }
+
+ private:
+  mutable CacheRecord spoiled_;
+};
+
+struct Instance {
+  explicit Instance(const std::string& folder) : collective(make_single_collective()) {
+    ModelOptions o;
+    o.model_path = folder;
+    o.slots = 3;
+    o.context = kServingContext;
+    o.pool_blocks = 64;
+    o.rows_max = 2048 + 3 * 6;
+    o.snapshot_bytes = int64_t{64} << 20;
+    o.threads = 1;
+    o.tier = &tier;
+    auto loaded = Model::load(o, *collective);
+    BOOST_REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    model = std::move(loaded).value();
+  }
+  SwitchTier tier;
+  std::unique_ptr<Collective> collective;
+  std::unique_ptr<Model> model;
+};
+
+struct Machines {
+  explicit Machines(const std::string& folder) : one(folder), two(folder), cold(folder) {}
+  Reply cold_run(const Request& request, const ServingOptions& o) {
+    ServingOptions none = o;
+    none.snapshot_units = 0;
+    none.slots = 1;
+    none.pool_blocks = 24;
+    none.tier = nullptr;
+    return Serving(*cold.model, none).run_one(request);
+  }
+  int vocab() const { return one.model->config().vocab_size; }
+  Instance one, two, cold;
+};
+
+Machines& machines() {
+  static const WindowFolder folder(kMiniPath, kSmallWindow);
+  static Machines m(folder.path);
+  return m;
+}
+
+// A process: a tier over the files and an engine over an instance.
+struct Process {
+  Process(Instance& instance, ServingOptions o, FileSystem& files, ManualClock& clock)
+      : tier(small_options("/spill/root"), files, clock, log, make_inline_io) {
+    instance.tier.to = &tier;
+    o.tier = &instance.tier;
+    serving = std::make_unique<Serving>(*instance.model, o);
+    serving->turns(4);  // the index
+  }
+  ~Process() {
+    serving->turns(4);  // what was written is noted
+    serving.reset();
+  }
+  KeptLog log;
+  SpillTier tier;
+  std::unique_ptr<Serving> serving;
+};
+
+std::vector<TokenId> joined(std::vector<TokenId> a, const std::vector<TokenId>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+struct Counts {
+  int compared = 0, from_disk = 0;
+};
+
+// Whether it is the cold run's reply.
+bool right(Machines& m, Process& p, const ServingOptions& o, const Request& request, Counts& counts,
+           Reply* reply = nullptr) {
+  const Reply got = p.serving->run_one(request);
+  ++counts.compared;
+  if (reply != nullptr) *reply = got;
+  return equal_replies(got, m.cold_run(request, o));
+}
+
+ServingOptions random_options(std::mt19937_64& rng) {
+  ServingOptions o;
+  o.prefill_rows = rng() % 2 ? 1024 : 40 + static_cast<int>(rng() % 300);
+  o.depth = static_cast<int>(rng() % 4);
+  o.exact = rng() % 4 != 0;
+  o.reuse_replies = rng() % 2 != 0;
+  return o;
+}
+
+// Requests before, the same and others after a restart. `crash`: power fails in between.
+bool history(std::mt19937_64& rng, bool crash, Counts& counts) {
+  Machines& m = machines();
+  FaultFileSystem files("/spill");
+  ManualClock clock;
+  clock.advance_us(1'000'000);
+  const ServingOptions o = random_options(rng);
+  const auto text = [&](int64_t n) { return random_text(rng, n, m.vocab()); };
+  const int64_t length = rng() % 4 ? 257 + static_cast<int64_t>(rng() % 160)
+                                   : 512 + static_cast<int64_t>(rng() % 5) - 2;
+  const auto first = text(length);
+  const Request a = cache_request(first, kReplyTokens, rng);
+  Reply reply, again;
+  bool same = true;
+  std::vector<TokenId> branch(first.begin(), first.end() - static_cast<ptrdiff_t>(rng() % 12));
+  std::vector<TokenId> half(first.begin(), first.begin() + length / 2);
+  {
+    Process before(m.one, o, files, clock);
+    if (crash) {
+      const auto stop = static_cast<int64_t>(rng() % 60);
+      files.set_hook([stop](int64_t number, FaultFileSystem::Op, const std::string& path) {
+        return number < stop ? ok_status() : file_error(path, EIO);
+      });
+    }
+    same &= right(m, before, o, a, counts, &reply);
+    (void)before.serving->run_one(cache_request(joined(half, text(130)), 2, rng));
+  }
+  if (crash) files.crash(rng(), 0.5);
+  Process after(m.two, o, files, clock);
+  const auto hits = [&] { return after.tier.stats().read_records; };
+  const auto check = [&](const Request& request, const Reply* known = nullptr) {
+    const int64_t read = hits();
+    again = after.serving->run_one(request);
+    ++counts.compared;
+    const bool ok = equal_replies(again, known != nullptr ? *known : m.cold_run(request, o));
+    counts.from_disk += hits() > read && again.stats.usage.cached_tokens > 0 ? 1 : 0;
+    return ok;
+  };
+  same &= check(a, &reply);
+  same &= check(cache_request(joined(branch, text(30)), kReplyTokens, rng));
+  same &= check(cache_request(joined(half, text(100)), kReplyTokens, rng));
+  same &= check(cache_request(joined(joined(first, reply.ids), text(40)), kReplyTokens, rng));
+  BOOST_TEST(after.log.warnings().empty());
+  return same;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(replies_after_a_restart_are_those_of_before) {
+  std::mt19937_64 rng(21);
+  Counts counts;
+  for (int i = 0; i < kHistories; ++i)
+    BOOST_REQUIRE_MESSAGE(history(rng, false, counts), "history " << i);
+  BOOST_TEST_MESSAGE(counts.from_disk << " of " << counts.compared << " began on disk");
+  BOOST_TEST(counts.compared >= 200);
+  BOOST_TEST(counts.from_disk >= kHistories / 2);
+}
+
+BOOST_AUTO_TEST_CASE(replies_after_power_failed_are_those_of_before) {
+  std::mt19937_64 rng(22);
+  Counts counts;
+  for (int i = 0; i < kHistories / 5; ++i)
+    BOOST_REQUIRE_MESSAGE(history(rng, true, counts), "history " << i);
+  BOOST_TEST_MESSAGE(counts.from_disk << " of " << counts.compared << " began on disk");
+  BOOST_TEST(counts.from_disk > 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_record_that_comes_back_changed_is_caught) {
+  Machines& m = machines();
+  std::mt19937_64 rng(23);
+  m.two.tier.spoil = true;
+  Counts counts;
+  int caught = 0;
+  for (int i = 0; i < 3; ++i) caught += history(rng, false, counts) ? 0 : 1;
+  m.two.tier.spoil = false;
+  BOOST_TEST(caught > 0);
+}
+
+// Room on disk for the text, none in memory: it comes and goes while others run.
+BOOST_AUTO_TEST_CASE(prefixes_come_from_disk_while_others_run) {
+  Machines& m = machines();
+  std::mt19937_64 rng(24);
+  FaultFileSystem files("/spill");
+  ManualClock clock;
+  clock.advance_us(1'000'000);
+  ServingOptions o;
+  o.slots = 3;
+  o.pool_blocks = 16;
+  o.snapshot_units = 8;
+  std::vector<std::vector<TokenId>> bases;
+  for (int i = 0; i < 6; ++i)
+    bases.push_back(random_text(rng, 300 + 40 * static_cast<int64_t>(i), m.vocab()));
+  Process p(m.one, o, files, clock);
+  std::vector<std::pair<Request, std::shared_ptr<KeepingSink>>> past;
+  int64_t cached = 0;
+  for (int i = 0; i < 30; ++i) {
+    const auto own = random_text(rng, 1 + static_cast<int64_t>(rng() % 30), m.vocab());
+    const Request r = cache_request(joined(bases[rng() % bases.size()], own), 3, rng);
+    past.push_back({r, p.serving->submit(r)});
+    p.serving->turns(rng() % 6);
+    if (rng() % 10 == 0) p.serving->cancel_last();
+  }
+  p.serving->run_dry();
+  for (const auto& [request, sink] : past) {
+    const Reply got = sink->reply();
+    if (got.reason == FinishReason::kCancelled) continue;
+    cached += got.stats.usage.cached_tokens > 0 ? 1 : 0;
+    BOOST_REQUIRE(equal_replies(got, m.cold_run(request, o)));
+  }
+  BOOST_TEST(p.tier.stats().read_records > 10);
+  BOOST_TEST(p.tier.stats().staged_bytes == 0);
+  BOOST_TEST(cached > 10);
+  BOOST_TEST(p.serving->stats().pool_tokens_used == 0);
+  BOOST_TEST(p.log.warnings().empty());
+}
