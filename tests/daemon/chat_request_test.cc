@@ -89,10 +89,10 @@ BOOST_AUTO_TEST_CASE(fields_that_other_servers_have) {
   BOOST_TEST(call.request.allowed_tokens.size() == 2U);
   BOOST_TEST((call.token_ids && call.progress && call.request.background));
   BOOST_TEST(!call.request.prompt.continue_final);
-  // A prompt alone: one token is made and dropped.
+  // A prompt alone.
   const ChatCall prompt = good(R"("max_tokens":0)");
   BOOST_TEST(prompt.prefill_only);
-  BOOST_TEST(*prompt.request.max_tokens == 1);
+  BOOST_TEST(*prompt.request.max_tokens == 0);
   const auto order = read_chat_order("{" + kHello + R"(,"n":16,"stream":true})", ChatDefaults());
   BOOST_REQUIRE(order.ok());
   BOOST_TEST((order->n == 16 && order->stream && order->prompts.size() == 1U && order->writer));

@@ -65,7 +65,8 @@ class Daemon:
         options.setdefault("max_retries", 0)
         return openai.OpenAI(base_url=self.url + "/v1", **options)
 
-    def request(self, method: str, path: str, body=None, headers=None, unix: bool = False):
+    def request(self, method: str, path: str, body=None, headers=None, unix: bool = False,
+                timeout: float = 30):
         """(status, headers, body) of one request, without a client library in between."""
         payload = body if isinstance(body, bytes) else b""
         head = {"Host": "x", "Connection": "close", "Content-Length": str(len(payload))}
@@ -76,6 +77,7 @@ class Daemon:
         text = f"{method} {path} HTTP/1.1\r\n"
         text += "".join(f"{k}: {v}\r\n" for k, v in head.items() if v is not None)
         with self.connect(unix) as sock:
+            sock.settimeout(timeout)
             sock.sendall(text.encode() + b"\r\n" + payload)
             reply = b""
             while chunk := sock.recv(65536):
