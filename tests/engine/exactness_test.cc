@@ -128,7 +128,9 @@ BOOST_AUTO_TEST_CASE(batched_equals_alone_and_any_chunking_equals_any_other) {
 BOOST_AUTO_TEST_CASE(a_model_that_is_not_row_invariant_is_caught) {
   // The planted fault: logits that depend on how many rows share the step.
   std::mt19937_64 rng(300);
-  int different = 0;
+  int drafted = 0;
+  int batched = 0;
+  int cut = 0;
   for (int round = 0; round < 40; ++round) {
     Request request = random_request(rng);
     request.max_tokens = 40;
@@ -139,10 +141,22 @@ BOOST_AUTO_TEST_CASE(a_model_that_is_not_row_invariant_is_caught) {
     script.slots = 1;
     script.fixed_depth = 5;
     script.model.plant_leak = true;
-    LoopHarness h(script);
-    different += h.run_one(request).ids != serial(request, script.model).ids;
+    const Reply alone = serial(request, script.model);
+    drafted += LoopHarness(script).run_one(request).ids != alone.ids;
+    script.fixed_depth = 0;
+    script.slots = 4;
+    LoopHarness together(script);
+    std::vector<std::shared_ptr<KeepingSink>> sinks;
+    for (int i = 0; i < 4; ++i) sinks.push_back(together.submit(request));
+    together.run_dry();
+    batched += sinks[0]->reply().ids != alone.ids;
+    script.slots = 1;
+    script.prefill_rows = 7;
+    cut += LoopHarness(script).run_one(request).ids != alone.ids;
   }
-  BOOST_TEST(different > 20);
+  BOOST_TEST(drafted > 20);
+  BOOST_TEST(batched > 20);
+  BOOST_TEST(cut > 20);
 }
 
 BOOST_AUTO_TEST_CASE(two_ranks_give_the_same_results_from_the_same_plans) {
