@@ -3,6 +3,7 @@
 #include <simdjson.h>
 
 #include "kernels/cuda/exl3_dense.h"
+#include "kernels/cuda/exl3_prefill.h"
 #include "tests/kernels/cuda_exl3_support.h"
 
 namespace tensorfold::test {
@@ -156,6 +157,44 @@ BOOST_AUTO_TEST_CASE(products_are_near_exact_and_rows_are_independent) {
   check_product(2560, 128, 2560, 128, 8, Codebook::kMul1, lanes);
   check_product(128, 12416, 128, 12416, 12, Codebook::kMul1, lanes);  // no cluster
   check_product(2688, 3072, 2688, 3072, 6, Codebook::kMul1, lanes);
+}
+
+BOOST_AUTO_TEST_CASE(prompt_rows_are_near_exact_and_independent) {
+  for (const int bits : {2, 3, 4, 5, 6}) {
+    constexpr int kRows = 150, kIn = 384, kOut = 256, kTrueOut = 250;
+    RandomLayer layer(kIn, kOut, 2 * bits, Codebook::kMul1, 40u + static_cast<uint32_t>(bits));
+    const ExactLayer exact(layer);
+    const std::vector<uint16_t> x = random_bf16(int64_t{kRows} * kIn, 6);
+    DeviceArray<uint16_t> xd(x);
+    DeviceArray<std::byte> workspace(
+        static_cast<size_t>(cuda::exl3_prefill_workspace_bytes(kRows, kIn)));
+    const auto run_rows = [&](int first, int rows) {
+      DeviceArray<float> y(static_cast<size_t>(rows) * kTrueOut);
+      TF_CUDA(cuda::exl3_prefill(
+          {layer.parts(Exl3Order::kLanes), kIn, kTrueOut, xd.get() + int64_t{first} * kIn, kIn,
+           y.get(), kTrueOut, ValueType::kF32},
+          rows, workspace.get(), cuda::exl3_prefill_workspace_bytes(kRows, kIn), nullptr));
+      TF_CUDA(cudaDeviceSynchronize());
+      return y.host();
+    };
+    const std::vector<float> all = run_rows(0, kRows);
+    RelativeNorm norm;
+    for (size_t r = 0; r < kRows; ++r) {
+      std::vector<double> row;
+      for (size_t k = 0; k < kIn; ++k)
+        row.push_back(static_cast<double>(bf16_to_f32(x[r * kIn + k])));
+      const std::vector<double> y = exact.times(row);
+      for (size_t n = 0; n < kTrueOut; ++n)
+        norm.add(static_cast<double>(all[r * kTrueOut + n]), y[n]);
+    }
+    BOOST_TEST_MESSAGE("bits " << bits << ": relative norm " << norm.value());
+    BOOST_CHECK_LE(norm.value(), kFp32Bound);
+    for (const int rows : {1, 63, 128, 149})
+      for (const int first : {0, kRows - rows}) {
+        const std::vector<float> some = run_rows(first, rows);
+        BOOST_CHECK(std::memcmp(some.data(), all.data() + first * kTrueOut, some.size() * 4) == 0);
+      }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(every_other_format_goes_through_the_run_time_decoder) {

@@ -1,5 +1,7 @@
-// The MoE of generated rows on a GPU, against fp64 with the operation's own roundings, for mixed
-// widths, absent experts and a shared one; bits of a row whatever rows share its call.
+// The MoE of generated rows and of prompt rows on a GPU, against fp64 with the operation's own
+// roundings, for mixed widths, absent experts and a shared one; bits of a row whatever rows share
+// its call.
+#include "kernels/cuda/exl3_prefill.h"
 #include "kernels/cuda/moe_decode.h"
 #include "tests/kernels/cuda_exl3_support.h"
 
@@ -89,13 +91,20 @@ struct Rows {
   }
 };
 
-std::vector<float> run(Moe& m, DeviceArray<cuda::MoeExpertExl3>& table, const Rows& all, int first,
-                       int rows) {
+struct Form {
+  decltype(&cuda::moe_decode) run;
+  decltype(&cuda::moe_decode_workspace_bytes) workspace_bytes;
+};
+constexpr Form kGenerated{&cuda::moe_decode, &cuda::moe_decode_workspace_bytes};
+constexpr Form kPrompt{&cuda::moe_prefill, &cuda::moe_prefill_workspace_bytes};
+
+std::vector<float> run(const Form& form, Moe& m, DeviceArray<cuda::MoeExpertExl3>& table,
+                       const Rows& all, int first, int rows) {
   DeviceArray<uint16_t> x(all.x);
   DeviceArray<int32_t> ids(all.ids);
   DeviceArray<float> weights(all.weights);
   DeviceArray<float> y(static_cast<size_t>(rows) * static_cast<size_t>(m.h));
-  const int64_t bytes = cuda::moe_decode_workspace_bytes(rows, m.h, m.n, m.topk);
+  const int64_t bytes = form.workspace_bytes(rows, m.h, m.n, m.topk);
   DeviceArray<std::byte> workspace(static_cast<size_t>(bytes));
   cuda::MoeDecodeParams p;
   p.rows = rows;
@@ -112,17 +121,18 @@ std::vector<float> run(Moe& m, DeviceArray<cuda::MoeExpertExl3>& table, const Ro
   p.y = y.get();
   p.workspace = workspace.get();
   p.workspace_bytes = bytes;
-  TF_CUDA(cuda::moe_decode(p, nullptr));
+  TF_CUDA(form.run(p, nullptr, nullptr));
   TF_CUDA(cudaDeviceSynchronize());
   return y.host();
 }
 
-void check(int h, int n, int experts, int topk, bool shared, int rows) {
+void check(const Form& form, int h, int n, int experts, int topk, bool shared, int rows,
+           std::initializer_list<int> parts) {
   BOOST_TEST_CONTEXT("H " << h << " I " << n << " experts " << experts << " rows " << rows) {
     Moe m(h, n, experts, topk, shared);
     DeviceArray<cuda::MoeExpertExl3> table = m.table();
     const Rows all(m, rows, 17);
-    const std::vector<float> y = run(m, table, all, 0, rows);
+    const std::vector<float> y = run(form, m, table, all, 0, rows);
     RelativeNorm norm;
     for (int r = 0; r < rows; ++r) {
       const std::vector<double> exact = m.exact(
@@ -132,10 +142,10 @@ void check(int h, int n, int experts, int topk, bool shared, int rows) {
     }
     BOOST_TEST_MESSAGE("relative norm " << norm.value());
     BOOST_CHECK_LE(norm.value(), kBound);
-    for (const int some : {1, 2, 4, 5, 9})
+    for (const int some : parts)
       for (const int first : {0, rows - some}) {
         if (first < 0) continue;
-        const std::vector<float> part = run(m, table, all, first, some);
+        const std::vector<float> part = run(form, m, table, all, first, some);
         BOOST_CHECK(std::memcmp(part.data(), y.data() + int64_t{first} * h, part.size() * 4) == 0);
       }
   }
@@ -143,10 +153,18 @@ void check(int h, int n, int experts, int topk, bool shared, int rows) {
 
 }  // namespace
 
-BOOST_AUTO_TEST_CASE(rows_and_experts_of_many_shapes) {
-  check(640, 384, 12, 3, true, 21);   // up to 9 rows of an expert: entries of 8 and of 1
-  check(2176, 128, 6, 2, true, 9);    // a cluster of four
-  check(256, 640, 40, 6, false, 12);  // no shared expert
+BOOST_AUTO_TEST_CASE(generated_rows_of_many_shapes) {
+  const auto parts = {1, 2, 4, 5, 9};
+  check(kGenerated, 640, 384, 12, 3, true, 21, parts);  // entries of 8 rows, of 4 and of fewer
+  check(kGenerated, 2176, 128, 6, 2, true, 9, parts);   // ragged chunks of the inputs
+  check(kGenerated, 256, 640, 40, 6, false, 12, parts);
+}
+
+// Tiles of 32, 64 and 128 rows of an expert give a row the same bits.
+BOOST_AUTO_TEST_CASE(prompt_rows_of_many_shapes) {
+  check(kPrompt, 640, 384, 12, 3, true, 70, {1, 5, 33, 64});
+  check(kPrompt, 256, 128, 6, 2, true, 290, {1, 9, 120, 150, 280});
+  check(kPrompt, 384, 640, 40, 6, false, 20, {1, 7});
 }
 
 }  // namespace tensorfold::test

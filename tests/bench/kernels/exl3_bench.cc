@@ -6,6 +6,7 @@
 #include <random>
 
 #include "kernels/cuda/exl3_dense.h"
+#include "kernels/cuda/exl3_prefill.h"
 #include "kernels/cuda/moe_decode.h"
 #include "kernels/formats.h"
 #include "tests/bench/kernels/bench_weights.h"
@@ -14,6 +15,8 @@ namespace tensorfold::bench {
 namespace {
 
 constexpr double kRotateBytes = 400e6;
+// A bf16 product of 8192 x 8192 x 8192 on random data, as measured on an H200.
+constexpr double kMatrixOperationsPerUs = 790e6;
 
 struct Shape {
   int in, out, bits;
@@ -99,6 +102,39 @@ Row bench_dense(const DenseCase& c) {
   for (int i = 0; i < calls[1].jobs; ++i)
     row.error = std::max(row.error, dense_error(calls[1].job[i], c.rows));
   for (void* p : owned) TF_BENCH_CUDA(cudaFree(p));
+  return row;
+}
+
+Row bench_dense_prefill(const char* name, const Shape& s, int rows, double goal_us) {
+  Row row;
+  row.name = name;
+  row.goal_us = goal_us;
+  row.launches = 2;
+  row.weights = static_cast<double>(s.in) * s.out;
+  row.bytes = row.weights * s.bits / 8 + rows * (2.0 * s.in + 2.0 * s.out);
+  row.operations = 2 * row.weights * rows;
+  row.matrix_rate = kMatrixOperationsPerUs;
+  constexpr int kCopies = 4;
+  std::vector<cuda::Exl3DenseJob> jobs;
+  const int64_t bytes = cuda::exl3_prefill_workspace_bytes(rows, s.in);
+  auto* workspace = device_memory<std::byte>(bytes);
+  for (uint32_t i = 0; i < kCopies; ++i) {
+    auto* x = device_memory<uint16_t>(int64_t{rows} * s.in);
+    auto* y = device_memory<float>(int64_t{rows} * s.out);
+    TF_BENCH_CUDA(fill_normal(x, int64_t{rows} * s.in, 7 + i, nullptr));
+    jobs.push_back({random_matrix(s.in, s.out, s.bits, 50 + 10 * i), s.in, s.out, x, s.in, y, s.out,
+                    ValueType::kF32});
+  }
+  row.time = time_calls(kCopies, [&](int i, cudaStream_t stream) {
+    TF_BENCH_CUDA(cuda::exl3_prefill(jobs[static_cast<size_t>(i)], rows, workspace, bytes, stream));
+  });
+  row.error = dense_error(jobs[1], rows);
+  for (const cuda::Exl3DenseJob& j : jobs)
+    for (const void* q :
+         {static_cast<const void*>(j.x), static_cast<const void*>(j.y), j.weight.trellis,
+          static_cast<const void*>(j.weight.suh), static_cast<const void*>(j.weight.svh)})
+      TF_BENCH_CUDA(cudaFree(const_cast<void*>(q)));
+  TF_BENCH_CUDA(cudaFree(workspace));
   return row;
 }
 
@@ -224,6 +260,72 @@ Row bench_moe_decode(const MoeWeights& w, int rows, int distinct, double goal_us
   return row;
 }
 
+Row bench_moe_prefill(const MoeWeights& w, int rows, int experts, double goal_us) {
+  constexpr int kCopies = 3;
+  Row row;
+  row.name = "MoE 3b, " + std::to_string(rows) + " rows, " + std::to_string(experts) + " uniform";
+  row.goal_us = goal_us;
+  row.launches = 4;
+  const double each = 3.0 * kHidden * kInter;
+  row.weights = experts * each;
+  row.bytes = row.weights * 3 / 8 + rows * 6.0 * kHidden;
+  row.operations = 2 * each * rows * kTopk;
+  row.matrix_rate = kMatrixOperationsPerUs;
+  cuda::MoeDecodeParams p;
+  p.rows = rows;
+  p.hidden = kHidden;
+  p.intermediate = kInter;
+  p.experts = experts;
+  p.topk = kTopk;
+  p.swiglu_limit = 10;
+  p.x_stride = kHidden;
+  const std::vector<float> weights(static_cast<size_t>(rows * kTopk), 0.4f);
+  p.weights = to_device(weights);
+  p.workspace_bytes = cuda::moe_prefill_workspace_bytes(rows, kHidden, kInter, kTopk);
+  p.workspace = device_memory<std::byte>(p.workspace_bytes);
+  auto* x = device_memory<uint16_t>(int64_t{rows} * kHidden);
+  TF_BENCH_CUDA(fill_normal(x, int64_t{rows} * kHidden, 5, nullptr));
+  p.x = x;
+  p.y = device_memory<float>(int64_t{rows} * kHidden);
+  std::mt19937 random(3);
+  std::vector<std::vector<int32_t>> ids(kCopies);
+  std::vector<cuda::MoeDecodeParams> params;
+  for (int i = 0; i < kCopies; ++i) {
+    for (int r = 0; r < rows; ++r) {
+      std::vector<int32_t> row_ids;
+      while (row_ids.size() < kTopk) {
+        const auto e = static_cast<int32_t>(random() % static_cast<uint32_t>(experts));
+        if (std::find(row_ids.begin(), row_ids.end(), e) == row_ids.end()) row_ids.push_back(e);
+      }
+      ids[static_cast<size_t>(i)].insert(ids[static_cast<size_t>(i)].end(), row_ids.begin(),
+                                         row_ids.end());
+    }
+    // Other experts every time where the pool has them; the shared one stays absent.
+    std::vector<cuda::MoeExpertExl3> table;
+    for (int e = 0; e < experts; ++e)
+      table.push_back(w.host[static_cast<size_t>((e + i * experts) % kPool)]);
+    table.push_back({});
+    p.expert = to_device(table);
+    p.ids = to_device(ids[static_cast<size_t>(i)]);
+    params.push_back(p);
+  }
+  row.time = time_calls(
+      kCopies,
+      [&](int i, cudaStream_t stream) {
+        TF_BENCH_CUDA(cuda::moe_prefill(params[static_cast<size_t>(i)], stream));
+      },
+      15);
+  TF_BENCH_CUDA(cuda::moe_prefill(params[0], nullptr));
+  row.error = 0;
+  for (const int r : {0, rows - 1})
+    row.error =
+        std::max(row.error, relative_norm(to_host(p.y + int64_t{r} * kHidden, kHidden),
+                                          moe_row(w, x + int64_t{r} * kHidden,
+                                                  ids[0].data() + r * kTopk, weights.data())));
+  TF_BENCH_CUDA(cudaFree(p.workspace));
+  return row;
+}
+
 Ceilings measure_ceilings() {
   Ceilings c;
   const int64_t bytes = int64_t{1} << 30;
@@ -275,6 +377,16 @@ int run(int argc, char** argv) {
     rows.push_back(bench_moe_decode(weights, 1, 6, 26));
     rows.push_back(bench_moe_decode(weights, 6, 22, 70));
     rows.push_back(bench_moe_decode(weights, 24, 81, 245));
+  }
+  if (only.empty() || only == "prefill") {
+    rows.push_back(bench_dense_prefill("wq_b 5b, 2048 rows", {1280, 16384, 5}, 2048, 150));
+    rows.push_back(bench_dense_prefill("wo_b 5b, 2048 rows", {4096, 5120, 5}, 2048, 150));
+    const MoeWeights weights(3);
+    rows.push_back(bench_moe_prefill(weights, 512, 128, 600));
+    rows.push_back(bench_moe_prefill(weights, 2048, 128, 1900));
+    // 260 and 330 TFLOP/s of 2 x 3 x 5120 x 1152 x 6 operations a row.
+    rows.push_back(bench_moe_prefill(weights, 4096, 384, 3345));
+    rows.push_back(bench_moe_prefill(weights, 8192, 384, 5271));
   }
   print_table(rows, ceilings);
   if (!json.empty()) write_json(json, rows, ceilings, commit);

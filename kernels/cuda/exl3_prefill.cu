@@ -1,0 +1,96 @@
+// Dense products of prompt rows (exl3_prefill.h): rotation of the rows, then 128 x 128 tiles.
+#include "kernels/cuda/exl3_prefill.h"
+
+#include "kernels/cuda/exl3_prefill.cuh"
+
+namespace tensorfold::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kStages = 4;
+constexpr int kTN = 128;
+
+__global__ void __launch_bounds__(256) rotate_kernel(Exl3DenseJob job, int rows, uint16_t* to) {
+  const int lane = threadIdx.x & 31, blocks = job.weight.padded_in / 128;
+  const int64_t warp = int64_t{blockIdx.x} * 8 + (threadIdx.x >> 5);
+  if (warp >= int64_t{rows} * blocks) return;
+  const int64_t row = warp / blocks;
+  const int block = static_cast<int>(warp % blocks);
+  float v[4];
+  rotated_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, lane, v);
+  store_prefill_block(v, to + (row * blocks + block) * 128, lane);
+}
+
+__global__ void __launch_bounds__(kThreads, 2)
+    exl3_prefill_kernel(Exl3DenseJob job, int rows, const uint16_t* x) {
+  extern __shared__ __align__(1024) uint8_t smem[];
+  using Stage = PrefillStage<kTN>;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int column = blockIdx.x, first = blockIdx.y * kTN, steps = job.weight.padded_in / 64;
+  const uint32_t base = shared_address(smem);
+  const auto load = [&](int step) {
+    if (step < steps) {
+      const uint32_t to = base + (step % kStages) * Stage::kBytes;
+      copy_rows<kTN>(
+          [&](int r) { return x + int64_t{min(first + r, rows - 1)} * job.weight.padded_in; }, step,
+          threadIdx.x, kThreads, to);
+      copy_codes(job.weight, column, step, threadIdx.x, kThreads, to + Stage::kRowBytes);
+    }
+    copy_commit();
+  };
+  float d[kTN / 2];
+  prefill_product<kTN, kStages>(job.weight.half_bits / 2, smem, Stage::kBytes, steps, warp, lane,
+                                load, d);
+  __syncthreads();
+  auto* sums = reinterpret_cast<float*>(smem);
+  prefill_store<kTN>(d, warp, lane, sums);
+  __syncthreads();
+  const int at = column * 128 + 4 * lane;
+  float scale[4];
+  load_half4(job.weight.svh + at, scale);
+  for (int r = warp; r < kTN && first + r < rows; r += kThreads / 32) {
+    const float4 s = *reinterpret_cast<const float4*>(sums + r * kPrefillSumStride + 4 * lane);
+    float v[4] = {s.x, s.y, s.z, s.w};
+    hadamard_block(v, lane);
+    const int64_t to = (first + r) * job.y_stride + at;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (at + i >= job.out) continue;
+      if (job.type == ValueType::kF32)
+        static_cast<float*>(job.y)[to + i] = v[i] * scale[i];
+      else
+        static_cast<uint16_t*>(job.y)[to + i] = static_cast<uint16_t>(bf16_bits(v[i] * scale[i]));
+    }
+  }
+}
+
+}  // namespace
+
+int64_t exl3_prefill_workspace_bytes(int rows, int padded_in) {
+  return (int64_t{rows} * padded_in * 2 + 255) / 256 * 256;
+}
+
+cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
+                         int64_t workspace_bytes, cudaStream_t stream, const char** where) {
+  if (where != nullptr) *where = "exl3_prefill";
+  if (rows < 0 || rows > kExl3RowsMax) return cudaErrorInvalidValue;
+  if (rows == 0) return cudaSuccess;
+  if (!exl3_is_tuned(job.weight)) return exl3_any(job, rows, stream);
+  if (workspace_bytes < exl3_prefill_workspace_bytes(rows, job.weight.padded_in))
+    return cudaErrorInvalidValue;
+  auto* x = static_cast<uint16_t*>(workspace);
+  const int64_t warps = int64_t{rows} * (job.weight.padded_in / 128);
+  rotate_kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, stream>>>(job, rows, x);
+  cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  const int bytes = kStages * PrefillStage<kTN>::kBytes;
+  error =
+      cudaFuncSetAttribute(exl3_prefill_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(job.weight.padded_out / 128),
+                  static_cast<unsigned>((rows + kTN - 1) / kTN));
+  exl3_prefill_kernel<<<grid, kThreads, static_cast<size_t>(bytes), stream>>>(job, rows, x);
+  return cudaGetLastError();
+}
+
+}  // namespace tensorfold::cuda
