@@ -60,13 +60,15 @@ constexpr ChatField kTokenizeFields[] = {
     {"return_token_strs", kUsed, read_strs, "also the text of each token"},
     {"tools", kUsed, read_tools, "functions"},
     {"tool_choice", kUsed, read_tool_choice, "none takes the tools out"},
-    {"reasoning_effort", kUsed, read_effort, "none, a name, or 1..100; turns thinking on"},
+    {"reasoning_effort", kUsed, read_effort,
+     "none (off), a name or 1..100 (on); default: see Thinking"},
     {"thinking", kUsed, read_thinking, "{type: enabled or disabled}"},
-    {"enable_thinking", kUsed, read_enable_thinking, "true or false"},
+    {"enable_thinking", kUsed, read_enable_thinking, "true or false; default: see Thinking"},
     {"chat_template_kwargs", kUsed, read_template_kwargs,
      "thinking, enable_thinking, reasoning_effort; they win over the top level's"},
     {"add_generation_prompt", kUsed, read_header, "true"},
-    {"continue_final_message", kUsed, read_continue, "true: the last message, an assistant's, is open"},
+    {"continue_final_message", kUsed, read_continue,
+     "true: the last message, an assistant's, is open"},
 };
 constexpr ChatField kDetokenizeFields[] = {
     {"tokens", kUsed, read_ids, "token ids"},

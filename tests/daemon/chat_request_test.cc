@@ -455,18 +455,3 @@ BOOST_AUTO_TEST_CASE(bounds_one_past) {
   BOOST_TEST(parse_with(biases(kApiLogitBiasMax)).ok());
   BOOST_TEST(!parse_with(biases(kApiLogitBiasMax + 1)).ok());
 }
-
-BOOST_AUTO_TEST_CASE(the_document_names_every_field_and_route) {
-  std::ifstream in(TF_SOURCE_DIR "/docs/http-api.md");
-  std::ostringstream text;
-  text << in.rdbuf();
-  const std::string document = text.str();
-  for (const ChatField& field : chat_fields()) {
-    BOOST_TEST(document.find("`" + std::string(field.name) + "`") != std::string::npos, field.name);
-  }
-  for (const Route& route : route_table()) {
-    const std::string name =
-        std::string(http::method_name(route.method)) + " " + std::string(route.path);
-    BOOST_TEST(document.find("`" + name + "`") != std::string::npos, name);
-  }
-}
