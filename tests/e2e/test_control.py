@@ -101,7 +101,7 @@ def test_only_the_group_may_change_things(start):
     nobody = pwd.getpwnam("nobody")
     folder = os.path.dirname(daemon.control)
     while folder != "/":  # pytest's folders are closed to others
-        os.chmod(folder, os.stat(folder).st_mode | 0o005)
+        os.chmod(folder, os.stat(folder).st_mode | 0o055)
         folder = os.path.dirname(folder)
     program = shutil.copy(os.environ["TF_CTL"], os.path.dirname(daemon.control))
     os.chmod(program, 0o755)
