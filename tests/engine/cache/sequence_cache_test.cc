@@ -28,7 +28,7 @@ ModelConfig small_config() {
 }
 
 SequenceCache make_cache(int slots = 2, int64_t blocks = 6) {
-  Result<CacheLayout> layout = make_cache_layout(small_config(), slots, 1024, blocks);
+  Result<CacheLayout> layout = make_cache_layout(small_config(), slots, 1024, blocks, 1 << 20);
   BOOST_REQUIRE(layout.ok());
   Result<SequenceCache> cache = SequenceCache::create(*layout);
   BOOST_REQUIRE(cache.ok());
@@ -140,11 +140,10 @@ BOOST_AUTO_TEST_CASE(snapshots_say_which_rings_they_hold) {
   grow(state, 40);
   state.note_decoder_rows(0, 40);
   for (int ring = 0; ring < 5; ++ring) state.ring(ring)[5] = static_cast<uint8_t>(10 + ring);
-  const int64_t before = cache.bytes();
   BOOST_REQUIRE(cache.apply({Kind::kSnapshot, 0, 0, 1}).ok());  // full
-  const int64_t full = cache.bytes() - before;
+  const int64_t full = cache.snapshot_bytes();
   BOOST_REQUIRE(cache.apply({Kind::kSnapshot, 0, 1, 2}).ok());  // the encoder's
-  BOOST_CHECK_LT(cache.bytes() - before - full, full);
+  BOOST_CHECK_LT(cache.snapshot_bytes() - full, full);
 
   BOOST_REQUIRE(cache.apply({Kind::kOpenSlot, 1, 0, 0}).ok());
   BOOST_CHECK(!cache.apply({Kind::kRestore, 1, 0, 1}).ok());  // its blocks hold nothing yet
@@ -161,7 +160,72 @@ BOOST_AUTO_TEST_CASE(snapshots_say_which_rings_they_hold) {
   BOOST_CHECK_EQUAL(other.decoder_low(), 0);
   BOOST_CHECK(cache.apply({Kind::kDropSnapshot, 0, 0, 1}).ok());
   BOOST_CHECK(cache.apply({Kind::kDropSnapshot, 0, 0, 2}).ok());
-  BOOST_CHECK_EQUAL(cache.bytes(), before);
+  BOOST_CHECK_EQUAL(cache.snapshot_bytes(), 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_copied_block_carries_entries_and_ids) {
+  SequenceCache cache = make_cache();
+  for (const CacheCommand& c :
+       {CacheCommand{Kind::kOpenSlot, 0, 0, 0}, CacheCommand{Kind::kAppendBlock, 0, 0, 0},
+        CacheCommand{Kind::kAppendBlock, 0, 1, 0}})
+    BOOST_REQUIRE(cache.apply(c).ok());
+  SequenceState& state = *cache.find(0);
+  grow(state, 300);
+  cache.pool().bytes(1)[9] = 77;
+  BOOST_REQUIRE(cache.apply({Kind::kSnapshot, 0, 0, 5}).ok());
+  grow(state, 20);  // the sequence goes on behind its snapshot
+
+  BOOST_REQUIRE(cache.apply({Kind::kOpenSlot, 1, 0, 0}).ok());
+  BOOST_REQUIRE(cache.apply({Kind::kAppendBlock, 1, 0, 0}).ok());
+  BOOST_CHECK(!cache.apply({Kind::kCopyBlock, 1, 0, 1}).ok());  // a block that both hold
+  BOOST_REQUIRE(cache.apply({Kind::kAppendBlock, 1, 4, 0}).ok());
+  BOOST_CHECK(!cache.apply({Kind::kCopyBlock, 1, 4, 6}).ok());  // from no block
+  BOOST_REQUIRE(cache.apply({Kind::kCopyBlock, 1, 4, 1}).ok());
+  BOOST_REQUIRE(cache.apply({Kind::kRestore, 1, 3, 5}).ok());  // three positions less
+  const SequenceState& other = *cache.find(1);
+  BOOST_CHECK_EQUAL(other.length(), 297);
+  BOOST_CHECK_EQUAL(other.ids()[255], 255);
+  BOOST_CHECK_EQUAL(other.ids()[296], 296);
+  BOOST_CHECK_EQUAL(other.engram_ids()[296], 7);
+  BOOST_CHECK_EQUAL(cache.pool().bytes(4)[9], 77);
+  BOOST_CHECK(cache.check_writable(other, 297, 400).ok());
+  BOOST_CHECK(!cache.check_writable(other, 255, 400).ok());    // shared
+  BOOST_CHECK(!cache.apply({Kind::kRestore, 1, 18, 5}).ok());  // the rings don't reach
+}
+
+BOOST_AUTO_TEST_CASE(a_snapshot_as_bytes_comes_back_or_is_refused) {
+  SequenceCache cache = make_cache();
+  const CacheLayout& layout = cache.layout();
+  auto store = SnapshotStore::create(layout);
+  BOOST_REQUIRE(store.ok());
+  BOOST_REQUIRE(cache.apply({Kind::kOpenSlot, 0, 0, 0}).ok());
+  BOOST_REQUIRE(cache.apply({Kind::kAppendBlock, 0, 0, 0}).ok());
+  SequenceState& state = *cache.find(0);
+  grow(state, 100);
+  for (const bool encoder_only : {false, true}) {
+    for (int ring = 0; ring < 5; ++ring) state.ring(ring)[5] = static_cast<uint8_t>(10 + ring);
+    BOOST_REQUIRE(store->save(layout, state, encoder_only, 1).ok());
+    std::vector<std::byte> bytes;
+    BOOST_REQUIRE(store->export_record(layout, 1, bytes).ok());
+    BOOST_REQUIRE(store->import_record(layout, 2, bytes).ok());
+    for (int ring = 0; ring < 5; ++ring) state.ring(ring)[5] = 0;
+    BOOST_REQUIRE(store->restore(layout, 2, 0, state).ok());
+    BOOST_CHECK_EQUAL(state.ring(1)[5], 11);
+    BOOST_CHECK_EQUAL(state.ring(4)[5], encoder_only ? 0 : 14);
+    for (size_t cut = 0; cut < bytes.size(); cut += 61)
+      BOOST_CHECK(!store->import_record(layout, 3, std::span(bytes).first(cut)).ok());
+    bytes[8] = std::byte{255};  // its length
+    bytes[12] = std::byte{1};
+    BOOST_CHECK(!store->import_record(layout, 3, bytes).ok());
+  }
+  // More than the store has room for is refused and changes nothing.
+  const int64_t units = layout.snapshot_units;
+  int64_t number = 10;
+  while (store->save(layout, state, true, number).ok()) ++number;
+  BOOST_CHECK_LE(store->bytes(), units * layout.snapshot_unit_bytes());
+  BOOST_CHECK_GT(number, 10);
+  BOOST_CHECK(store->drop(10).ok());
+  BOOST_CHECK(store->save(layout, state, true, number).ok());
 }
 
 }  // namespace tensorfold
