@@ -23,6 +23,8 @@ constexpr ControlRoute kRoutes[] = {
     {Method::kPost, kDrainPath, true, &Control::run_drain, "refuse new requests"},
     {Method::kPost, kResumePath, true, &Control::run_resume, "accept requests again"},
     {Method::kPost, kStopPath, true, &Control::run_stop, "end the process"},
+    {Method::kGet, kRequestsPath, false, &Control::run_requests, "the replies in progress"},
+    {Method::kPost, kCancelPath, true, &Control::run_cancel, "cancel a reply"},
     {Method::kGet, kCachePath, false, &Control::run_cache, "the prefix cache"},
     {Method::kPost, kCacheFlushPath, true, &Control::run_cache_flush, "empty the prefix cache"},
 };
@@ -84,7 +86,8 @@ void put_load(api::JsonOut& json, const EngineStats& stats, int64_t queue_reques
   json.key("decode_tokens_per_second").number(stats.decode_tokens_per_second);
   json.key("prefill_tokens_per_second").number(stats.prefill_tokens_per_second).close_object();
   json.key("cache").open_object().key("pool_tokens").number(stats.pool_tokens_total);
-  json.key("used_tokens").number(stats.pool_tokens_used).close_object();
+  json.key("used_tokens").number(stats.pool_tokens_used);
+  json.key("cached_tokens").number(stats.pool_tokens_cached).close_object();
   json.key("memory").open_object().key("resident_bytes").number(resident_bytes());
   json.key("weight_bytes").number(stats.weight_bytes);
   json.key("cache_bytes").number(stats.cache_bytes).close_object();
