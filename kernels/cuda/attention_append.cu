@@ -73,7 +73,7 @@ __device__ bool completes_entry(const AttentionAppendParams& p, const AttentionS
 // Softmax over the two positions of a pair, per channel, and the weighted sum, rounded to bf16.
 __device__ float pool_pair(float a0, float g0, float a1, float g1) {
   const float m = fmaxf(g0, g1);
-  const float e0 = expf(g0 - m), e1 = expf(g1 - m);
+  const float e0 = exp_near(g0 - m), e1 = exp_near(g1 - m);
   const float sum = e0 + e1;
   return round_bf16(a0 * (e0 / sum) + a1 * (e1 / sum));
 }

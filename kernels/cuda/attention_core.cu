@@ -123,7 +123,7 @@ __device__ void score_keys(const Shared& sh, int d, float scale) {
   const int first = warp_of() * 16;
   const uint16_t* top = sh.q + g * (d + kPad) + c * 8;
   const uint16_t* key = sh.keys + (first + g) * (d + kPad) + c * 8;
-  float acc[2][4] = {};
+  Sum acc[2][4];
 #pragma unroll 4
   for (int at = 0; at < d; at += kChunk) {
     const uint4 a0 = *reinterpret_cast<const uint4*>(top + at);
@@ -138,7 +138,7 @@ __device__ void score_keys(const Shared& sh, int d, float scale) {
     for (int i = 0; i < 4; ++i) {
       const int k = first + n * 8 + c * 2 + (i & 1);
       sh.scores[(g + (i >> 1) * 8) * kKeys + k] =
-          sh.present[k] != 0 ? acc[n][i] * scale : -INFINITY;
+          sh.present[k] != 0 ? acc[n][i].total() * scale : -INFINITY;
     }
 }
 
@@ -153,10 +153,9 @@ __device__ void weigh_keys(const Shared& sh, float (&m)[4], float (&l)[4]) {
     for (int step = 16; step > 0; step /= 2)
       largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
     const float now = largest > m[i] ? largest : m[i];
-    const float alpha = expf(m[i] - now);
-    const float p0 = expf(s0 - now), p1 = expf(s1 - now);
-    float sum = p0 + p1;
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    const float alpha = exp_near(m[i] - now);
+    const float p0 = exp_near(s0 - now), p1 = exp_near(s1 - now);
+    const float sum = sum_columns(p0 + p1);
     sh.weights[h * kWeightStride + lane] = to_bf16(p0);
     sh.weights[h * kWeightStride + 32 + lane] = to_bf16(p1);
     l[i] = l[i] * alpha + sum;
@@ -190,16 +189,15 @@ __device__ void accumulate(const Shared& sh, int d, int tiles, float (&acc)[kTil
   for (int t = 0; t < kTilesMax; ++t) {
     if (t >= tiles) break;
     const int channel = (warp_of() * tiles + t) * 8;
-    acc[t][0] *= top;
-    acc[t][1] *= top;
-    acc[t][2] *= bottom;
-    acc[t][3] *= bottom;
+    Sum sum[4];
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
       uint32_t b0, b1;
       load_values(sh.keys + (k * 16 + (lane & 15)) * (d + kPad) + channel, b0, b1);
-      mma_bf16(acc[t], a[k][0], a[k][1], a[k][2], a[k][3], b0, b1);
+      mma_add(sum, a[k][0], a[k][1], a[k][2], a[k][3], b0, b1);
     }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) acc[t][i] = acc[t][i] * (i < 2 ? top : bottom) + sum[i].total();
   }
 }
 
@@ -280,7 +278,7 @@ __global__ void __launch_bounds__(kWarps * 32) attention_core_kernel(AttentionCo
   for (int i = 0; i < 4; ++i) {
     const int h = warp_of() * 4 + i;
     if (lane_of() == 0 && first_head + h < p.heads)
-      sh.denominator[h] = l[i] + expf(p.sink[first_head + h] - m[i]);
+      sh.denominator[h] = l[i] + exp_near(p.sink[first_head + h] - m[i]);
   }
   __syncthreads();
   store_output(p, r, first_head, sh, tiles, acc);

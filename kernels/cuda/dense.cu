@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) dense_block_kernel(TileArgs 
   const int lane = lane_of(), g = lane >> 2, c = lane & 3;
   const int warp_row = (warp_of() >> 1) * 32, warp_out = (warp_of() & 1) * 32;
   const int chunks = p.in / kChunk, per = dense_segment_chunks(p.in);
-  float current[2][4][4] = {}, total[2][4][4] = {};
+  Sum current[2][4][4];
+  float total[2][4][4] = {};
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < chunks) load_stage(p, first_row, first_out, s, stages + s * kStageBytes);
     asm volatile("cp.async.commit_group;");
@@ -114,8 +115,9 @@ __global__ void __launch_bounds__(kBlockThreads, 1) dense_block_kernel(TileArgs 
       for (int n = 0; n < 4; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          total[m][n][i] = first ? current[m][n][i] : total[m][n][i] + current[m][n][i];
-          current[m][n][i] = 0;
+          const float segment = current[m][n][i].total();
+          total[m][n][i] = first ? segment : total[m][n][i] + segment;
+          current[m][n][i] = Sum{};
         }
   }
 #pragma unroll
@@ -142,13 +144,20 @@ __device__ inline float4 load4(const uint16_t* p) {
   return {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)};
 }
 
+// The product's own rounding is kept too: fma gives it exactly.
+__device__ inline void add_product(Sum& sum, float a, float b) {
+  const float product = a * b;
+  sum.rest += fmaf(a, b, -product);
+  sum.add(product);
+}
+
 template <typename W, int kOuts>
 __global__ void __launch_bounds__(kFmaWarps * 32) dense_fma_kernel(TileArgs p, const W* w) {
-  __shared__ float partial[kFmaWarps][kOuts][kFmaRows];
+  __shared__ Sum partial[kFmaWarps][kOuts][kFmaRows];
   const int first_out = blockIdx.x * kOuts, first_row = blockIdx.y * kFmaRows;
   const int fours = p.in / 4, per = (fours + kFmaWarps * 32 - 1) / (kFmaWarps * 32) * 32;
   const int begin = warp_of() * per, end = min(fours, begin + per);
-  float acc[kOuts][kFmaRows] = {};
+  Sum acc[kOuts][kFmaRows];
   for (int f = begin + lane_of(); f < end; f += 32) {
     float4 wv[kOuts];
 #pragma unroll
@@ -162,11 +171,11 @@ __global__ void __launch_bounds__(kFmaWarps * 32) dense_fma_kernel(TileArgs p, c
       const float4 x = load4(p.x + row * p.x_stride + f * 4);
 #pragma unroll
       for (int o = 0; o < kOuts; ++o) {
-        float a = acc[o][r];
-        a = fmaf(wv[o].x, x.x, a);
-        a = fmaf(wv[o].y, x.y, a);
-        a = fmaf(wv[o].z, x.z, a);
-        acc[o][r] = fmaf(wv[o].w, x.w, a);
+        Sum& a = acc[o][r];
+        add_product(a, wv[o].x, x.x);
+        add_product(a, wv[o].y, x.y);
+        add_product(a, wv[o].z, x.z);
+        add_product(a, wv[o].w, x.w);
       }
     }
   }
@@ -174,17 +183,25 @@ __global__ void __launch_bounds__(kFmaWarps * 32) dense_fma_kernel(TileArgs p, c
   for (int o = 0; o < kOuts; ++o)
 #pragma unroll
     for (int r = 0; r < kFmaRows; ++r) {
-      float v = acc[o][r];
-      for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+      Sum& v = acc[o][r];
+      for (int step = 16; step > 0; step /= 2) {
+        const float other = __shfl_down_sync(~0u, v.value, step);
+        const float rest = __shfl_down_sync(~0u, v.rest, step);
+        v.add(other);
+        v.rest += rest;
+      }
       if (lane_of() == 0) partial[warp_of()][o][r] = v;
     }
   __syncthreads();
   for (int i = threadIdx.x; i < kOuts * kFmaRows; i += blockDim.x) {
     const int o = i / kFmaRows, r = i % kFmaRows;
-    float v = partial[0][o][r];
-    for (int s = 1; s < kFmaWarps; ++s) v += partial[s][o][r];
+    Sum v = partial[0][o][r];
+    for (int s = 1; s < kFmaWarps; ++s) {
+      v.add(partial[s][o][r].value);
+      v.rest += partial[s][o][r].rest;
+    }
     if (first_row + r < p.rows && first_out + o < p.out)
-      store(p.y, (first_row + r) * p.y_stride + first_out + o, v, p.wide);
+      store(p.y, (first_row + r) * p.y_stride + first_out + o, v.total(), p.wide);
   }
 }
 

@@ -32,7 +32,7 @@ __device__ void tile_product(const uint16_t* w, int in, int out, int first_out, 
   if (top != nullptr) top += c * 8;
   if (bottom != nullptr) bottom += c * 8;
   const uint4 zero = {0, 0, 0, 0};
-  float d[kTileNs][4] = {};
+  Sum d[kTileNs][4];
 #pragma unroll 4
   for (int k = begin; k < end; ++k) {
     const int at = k * kChunk;
@@ -49,10 +49,10 @@ __device__ void tile_product(const uint16_t* w, int in, int out, int first_out, 
 #pragma unroll
   for (int n = 0; n < kTileNs; ++n) {
     const int o = n * 8 + c * 2;
-    mine[g * kTileOuts + o] = d[n][0];
-    mine[g * kTileOuts + o + 1] = d[n][1];
-    mine[(g + 8) * kTileOuts + o] = d[n][2];
-    mine[(g + 8) * kTileOuts + o + 1] = d[n][3];
+    mine[g * kTileOuts + o] = d[n][0].total();
+    mine[g * kTileOuts + o + 1] = d[n][1].total();
+    mine[(g + 8) * kTileOuts + o] = d[n][2].total();
+    mine[(g + 8) * kTileOuts + o + 1] = d[n][3].total();
   }
   __syncthreads();
 }

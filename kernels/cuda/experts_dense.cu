@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(MoeExpertsParams p, Wo
       gv = gv > p.swiglu_limit ? p.swiglu_limit : gv;
       uv = uv > p.swiglu_limit ? p.swiglu_limit : uv;
       uv = uv < -p.swiglu_limit ? -p.swiglu_limit : uv;
-      const float silu = gv / (1.0f + expf(-gv));
+      const float silu = gv / (1.0f + exp_near(-gv));
       const float z = round_bf16((silu * uv) * weight);
       g[i] = to_bf16(quantise ? fake_fp8_lanes(z) : z);
     }

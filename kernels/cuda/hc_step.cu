@@ -72,8 +72,8 @@ __device__ void hc_coefficients(const HcStepParams& p, int64_t r, float inverse,
   if (mine) {  // softmax over k
     float largest = -INFINITY, sum = 0;
     for (int i = 0; i < n; ++i) largest = fmaxf(largest, comb[j * n + i]);
-    for (int i = 0; i < n; ++i) sum += expf(comb[j * n + i] - largest);
-    value = expf(comb[t] - largest) / sum + p.hc_eps;
+    for (int i = 0; i < n; ++i) sum += exp_near(comb[j * n + i] - largest);
+    value = exp_near(comb[t] - largest) / sum + p.hc_eps;
   }
   for (int pass = 0; pass < 2 * p.sinkhorn_iters; ++pass) {
     const bool columns = pass % 2 == 1;

@@ -51,11 +51,21 @@ __device__ void load_key(const IndexSelectParams& p, const AttentionSlice& s, in
   const int64_t block = s.block_table[j / p.pool.entries_per_block];
   const uint8_t* row = p.pool.base + block * p.pool.block_bytes + p.pool.index_offset +
                        j % p.pool.entries_per_block * index_key_bytes(p.dim);
+  if (index_key_bytes(p.dim) % 4 == 0) {  // keys are whole words, as 128 channels are
 #pragma unroll
-  for (int w = 0; w < kWordsMax; ++w)
-    if (w < p.dim / 4)
-      key.words[w] =
-          static_cast<int32_t>(widen_codes(*reinterpret_cast<const uint16_t*>(row + w * 2)));
+    for (int w = 0; w < kWordsMax; w += 2) {
+      if (w >= p.dim / 4) break;
+      const uint32_t codes = *reinterpret_cast<const uint32_t*>(row + w * 2);
+      key.words[w] = static_cast<int32_t>(widen_codes(codes & 0xffffu));
+      key.words[w + 1] = static_cast<int32_t>(widen_codes(codes >> 16));
+    }
+  } else {
+#pragma unroll
+    for (int w = 0; w < kWordsMax; ++w)
+      if (w < p.dim / 4)
+        key.words[w] = static_cast<int32_t>(
+            widen_codes(row[w * 2] | static_cast<uint32_t>(row[w * 2 + 1]) << 8));
+  }
 #pragma unroll
   for (int b = 0; b < kBlocksMax; ++b)
     if (b < p.dim / 32) key.scales[b] = ue8m0_value(row[p.dim / 2 + b]);

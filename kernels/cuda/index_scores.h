@@ -1,7 +1,8 @@
 // Scores of index keys (kernels/index_select.h): queries as FP4 codes, exact integer products.
 //
 // S_j = sum_h w_h max(0, q_h . key_j). A product of two FP4 blocks of 32 is an integer times a
-// power of two; blocks are added ascending in fp32, heads ascending.
+// power of two; blocks are added ascending in fp32, heads ascending. Pool blocks and the offsets of
+// their parts are multiples of 64 bytes (engine/cache/cache_layout.h).
 #pragma once
 
 #include "kernels/cuda/ops.h"

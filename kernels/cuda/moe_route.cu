@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kWarps = 4;
 
-__device__ float softplus(float v) { return v > 20.0f ? v : log1pf(expf(v)); }
+__device__ float softplus(float v) { return v > 20.0f ? v : log1pf(exp_near(v)); }
 
 // The larger rank goes first: larger value, then lower index. Never 0.
 __device__ unsigned long long descending_rank(float v, uint32_t index) {

@@ -59,9 +59,10 @@ struct Scene {
   }
   int blocks = 0;
 
-  int64_t main_bytes() const { return kPositions / ratio * main_entry_bytes(head_dim); }
+  static int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  int64_t main_bytes() const { return aligned(kPositions / ratio * main_entry_bytes(head_dim)); }
   int64_t block_bytes() const {
-    return main_bytes() + kPositions / ratio * index_key_bytes(index_dim);
+    return main_bytes() + aligned(kPositions / ratio * index_key_bytes(index_dim));
   }
   EntryPool pool(uint8_t* base) const {
     EntryPool p;
