@@ -65,6 +65,10 @@ class Frames {
   size_t size() const { return frames_.size(); }
   size_t bytes() const;
 
+  // Under Whitespace::kAny: whether white space is counted against its bound. Pieces of stacks are
+  // explored without: no token brings the count from nothing to the bound.
+  void count_spaces(bool counted) { spaces_counted_ = counted; }
+
   FrameSet start();
   // Adds the threads that reading `symbol` (a byte, or kSymbolBase + token id) leads to.
   void step(FrameId id, uint32_t symbol, FrameSet& out);
@@ -83,6 +87,9 @@ class Frames {
   // when that would repeat an item that must be unique.
   bool completed(const Frame& frame, FrameId& below);
   bool has_alike(const FrameSet& set) const;
+  // The white space just read, of frames that count it; and the frame with none.
+  static uint32_t spaces_of(const Frame& frame);
+  static Frame without_spaces(Frame frame);
   // The frames that a kJoin stands for.
   void joined(FrameId join, FrameSet& out) const;
   // What follows a key: nothing when the key is not allowed here.
@@ -125,6 +132,7 @@ class Frames {
   uint32_t set_size(uint32_t set) const;
 
   const Program& program_;
+  bool spaces_counted_ = true;
   std::vector<Frame> frames_;
   std::vector<FrameId> table_;  // open addressing over frames_; 0 (kEndFrame) is a free place
   // Sets of small integers, interned; [0] is the empty set.

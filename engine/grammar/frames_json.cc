@@ -47,10 +47,31 @@ int32_t Frames::space(uint32_t state, uint8_t byte, bool closing) const {
       return -1;
     case Whitespace::kAny:
       if ((blank || byte == '\n' || byte == '\r') && state < kSpaceMaxChars)
-        return static_cast<int32_t>(state) + 1;
+        return spaces_counted_ ? static_cast<int32_t>(state) + 1 : 0;
       return -1;
   }
   return -1;
+}
+
+uint32_t Frames::spaces_of(const Frame& f) {
+  switch (f.kind) {
+    case Frame::Kind::kValue:
+      return f.b == kNoSpace ? 0 : f.b;
+    case Frame::Kind::kColon:
+      return f.b;
+    case Frame::Kind::kObject:
+    case Frame::Kind::kArray:
+      return space_of(f.b);
+    default:
+      return 0;
+  }
+}
+
+Frame Frames::without_spaces(Frame f) {
+  if (spaces_of(f) == 0) return f;
+  const bool phased = f.kind == Frame::Kind::kObject || f.kind == Frame::Kind::kArray;
+  f.b = phased ? make(phase_of(f.b), 0) : 0;
+  return f;
 }
 
 void Frames::step_value(FrameId id, uint8_t byte, FrameSet& out) {

@@ -9,7 +9,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/grammar/frames.h"
@@ -54,14 +53,13 @@ class LocalStates {
     std::array<int32_t, kFewBytes> to{};
     std::unique_ptr<Table> next;
   };
-  struct SetHash {
-    size_t operator()(const FrameSet& v) const;
-  };
+  int32_t intern_scratch(FrameSet& set);
+  void grow();
   int32_t expand(int32_t state, uint8_t byte);
 
   Frames& frames_;
   std::vector<State> states_;
-  std::unordered_map<FrameSet, int32_t, SetHash> ids_;  // by the set with the hole
+  std::vector<int32_t> table_;  // open addressing over states_
   FrameSet scratch_;
   size_t bytes_ = 0;
 };

@@ -83,8 +83,9 @@ const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f
   piece = new_piece();
   std::vector<uint32_t> bits(vocab_.words(), 0);
   std::vector<uint32_t> exits;
-  const auto walk = [&](uint32_t root) {
-    walk_nodes(root, TextState{state, f.c, 0}, [&](uint32_t node, uint8_t byte, TextState& s) {
+  std::vector<std::pair<uint32_t, TextState>> slow;  // to be gone on with one by one
+  const auto walk_from = [&](uint32_t root, const TextState& from) {
+    walk_nodes(root, from, [&](uint32_t node, uint8_t byte, TextState& s) {
       switch (frames_.text_step(spec, s, byte)) {
         case TextStep::kDead:
           return false;
@@ -98,14 +99,38 @@ const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f
       return true;
     });
   };
+  const auto walk = [&](uint32_t root) { walk_from(root, TextState{state, f.c, 0}); };
+  // The same where counters do not matter: escapes apart, the automaton alone.
+  const auto walk_fast = [&](uint32_t root) {
+    walk_nodes(root, state, [&](uint32_t node, uint8_t byte, int32_t& s) {
+      if (byte == '"' || byte == '\\' || byte < 0x20) {
+        TextState after{s, f.c, 0};
+        const TextStep step = frames_.text_step(spec, after, byte);
+        if (step == TextStep::kClosed) exits.push_back(node);
+        if (step == TextStep::kLive) {
+          set_tokens(node, bits);
+          slow.emplace_back(node, after);
+        }
+        return false;
+      }
+      s = dfa.step(s, byte);
+      if (s < 0) return false;
+      set_tokens(node, bits);
+      return true;
+    });
+  };
   const uint64_t slack = std::min<uint64_t>(dfa.states(), kDfaStatesMax);
   const bool roomy = room == kNoMax || room > longest_ + slack;
+  const bool fast = roomy && need == 0;
   if (dfa.universal && state == dfa.start) {
     or_into(bits, vocab_.safe(room));
     walk(vocab_.rest_root());
-  } else if (!roomy || !by_classes(dfa, state, ~kStructural, bits, walk)) {
+  } else if (!fast) {
     walk(vocab_.all_root());
+  } else if (!by_classes(dfa, state, ~kStructural, bits, walk_fast)) {
+    walk_fast(vocab_.all_root());
   }
+  for (const auto& [node, after] : slow) walk_from(node, after);
   std::sort(exits.begin(), exits.end());
   piece->exits = intern_exits(std::move(exits));
   piece->dense = std::move(bits);

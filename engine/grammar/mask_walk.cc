@@ -20,6 +20,8 @@ MaskWalk::MaskWalk(Frames& frames, const VocabImage& vocab)
       vocab_(vocab),
       nodes_(vocab.forest().nodes()),
       longest_(vocab.longest_bytes()),
+      counted_spaces_(frames.program().whitespace != Whitespace::kAny ||
+                      vocab.longest_space() > kSpaceMaxChars),
       states_(frames) {
   any_text_.dfa = dfa_universal();
   exit_sets_.emplace_back();
@@ -40,6 +42,7 @@ bool MaskWalk::trim() {
   exit_ids_.clear();
   firsts_.clear();
   absolutes_.clear();
+  spaced_.clear();
   piece_bytes_ = 0;
   return true;
 }
@@ -94,6 +97,11 @@ MaskWalk::Local MaskWalk::localize(FrameId id) {
     f.parent = frames_.intern(around);
   } else {
     f = plain_counters(f);
+    if (!counted_spaces_) {
+      const uint32_t spaces = Frames::spaces_of(f);
+      if (spaces + vocab_.longest_space() > kSpaceMaxChars) local.spaces = spaces;
+      f = Frames::without_spaces(f);
+    }
     local.below = f.parent;
     f.parent = kHoleFrame;
   }
@@ -159,9 +167,16 @@ MaskWalk::Bytes MaskWalk::first_bytes(const FrameSet& set) const {
 // ---------------------------------------------------------------- putting a mask together
 
 void MaskWalk::mask(FrameId id, std::vector<const Piece*>& out) {
+  frames_.count_spaces(counted_spaces_);
+  thread_mask(id, out);
+  frames_.count_spaces(true);
+}
+
+void MaskWalk::thread_mask(FrameId id, std::vector<const Piece*>& out) {
   const Frame f = frames_.at(id);
   // Near the deepest stack pieces do depend on what is below them.
-  const bool simple = f.kind == Kind::kEnd || f.kind == Kind::kSymbol;
+  const bool simple = f.kind == Kind::kEnd || f.kind == Kind::kSymbol ||
+                      (f.e != 0 && Frames::spaces_of(f) != 0 && !counted_spaces_);
   if (simple || f.depth + longest_ + 2 >= frames_.program().depth_max) {
     out.push_back(&absolute_piece(id));
     return;
@@ -180,7 +195,7 @@ void MaskWalk::follow(Exits exits, FrameId id, std::vector<const Piece*>& out) {
     for (const FrameId member : members) follow(exits, member, out);
     return;
   }
-  const Local local = f.kind == Kind::kEnd ? Local{kEndFrame, kEndFrame} : localize(id);
+  const Local local = f.kind == Kind::kEnd ? Local{kEndFrame, kEndFrame, 0} : localize(id);
   const Piece& piece = piece_below(exits, local.frame);
   if (!piece.none()) out.push_back(&piece);
   if (piece.exits != 0) follow(piece.exits, local.below, out);
@@ -230,12 +245,39 @@ const MaskWalk::Piece& MaskWalk::top_piece(const Local& local) {
       return open_piece(local.frame, spec, base);
     }
   }
+  if (local.spaces > 0) return spaced_piece(local.frame, local.spaces);
   std::unique_ptr<Piece>& piece = tops_[local.frame];
   if (piece) return *piece;
   piece = new_piece();
   std::vector<int32_t> tokens;
   std::vector<uint32_t> exits;
   walk_local(vocab_.all_root(), states_.intern({local.frame}), tokens, exits);
+  piece->exits = intern_exits(std::move(exits));
+  finish(*piece, std::move(tokens));
+  return *piece;
+}
+
+// The piece of a frame after that much white space: without what brings it over the bound.
+const MaskWalk::Piece& MaskWalk::spaced_piece(FrameId frame, uint32_t spaces) {
+  std::unique_ptr<Piece>& piece = spaced_[(static_cast<uint64_t>(spaces) << 32) | frame];
+  if (piece) return *piece;
+  piece = new_piece();
+  const Piece& plain = top_piece({frame, kHoleFrame, 0});
+  const uint32_t room = kSpaceMaxChars - spaces;
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> exits;
+  for (const uint32_t node : exit_sets_[plain.exits]) {
+    if (nodes_[node].lead <= room) exits.push_back(node);
+  }
+  for (size_t w = 0; w < plain.dense.size(); ++w) {
+    for (uint32_t rest = plain.dense[w]; rest != 0; rest &= rest - 1) {
+      const auto id = static_cast<int32_t>(w * 32) + __builtin_ctz(rest);
+      if (vocab_.lead_of(id) <= room) tokens.push_back(id);
+    }
+  }
+  for (const int32_t id : plain.sparse) {
+    if (vocab_.lead_of(id) <= room) tokens.push_back(id);
+  }
   piece->exits = intern_exits(std::move(exits));
   finish(*piece, std::move(tokens));
   return *piece;
@@ -333,6 +375,7 @@ const MaskWalk::Piece& MaskWalk::absolute_piece(FrameId id) {
 
 void MaskWalk::walk_absolute(FrameId id, std::vector<int32_t>& tokens) {
   const uint32_t root = vocab_.all_root();
+  frames_.count_spaces(true);
   if (levels_.empty()) levels_.resize(1);
   levels_[0] = {id};
   for (uint32_t i = root + 1; i < nodes_[root].end;) {

@@ -59,6 +59,7 @@ class MaskWalk {
   struct Local {
     FrameId frame;
     FrameId below;
+    uint32_t spaces;  // white space before, when it counts (frame is without)
   };
   struct Below {
     int32_t state = kNoState;  // once resumed
@@ -77,9 +78,11 @@ class MaskWalk {
     bool total = false;  // every byte goes on from every state
   };
 
+  void thread_mask(FrameId id, std::vector<const Piece*>& out);
   Local localize(FrameId id);
   Frame plain_counters(const Frame& frame) const;
   const Piece& top_piece(const Local& local);
+  const Piece& spaced_piece(FrameId plain, uint32_t spaces);
   const Piece& open_piece(FrameId frame, const TextSpec& spec, int32_t state);
   void walk_names(FrameId key, std::vector<int32_t>& tokens);
   const Piece& text_piece(const TextSpec& spec, const Frame& f);
@@ -113,6 +116,8 @@ class MaskWalk {
   const VocabImage& vocab_;
   const std::vector<TokenForest::Node>& nodes_;
   const uint32_t longest_;  // bytes of the longest token
+  // Whitespace::kAny is explored without counting, where no token can pass its bound from nothing.
+  const bool counted_spaces_;
   TextSpec any_text_;
   std::unordered_map<const Dfa*, TextSpec> key_texts_;  // of other names
   LocalStates states_;
@@ -121,6 +126,7 @@ class MaskWalk {
   std::unordered_map<FrameId, std::unique_ptr<Piece>> absolutes_;  // by frame
   std::unordered_map<TextKey, std::unique_ptr<Piece>, TextHash> texts_;
   std::unordered_map<uint64_t, std::unique_ptr<Piece>> belows_;  // exits and frame
+  std::unordered_map<uint64_t, std::unique_ptr<Piece>> spaced_;  // frame and white space
   std::unordered_map<FrameId, Below> resumed_;
   std::vector<std::vector<uint32_t>> exit_sets_;
   std::unordered_map<uint64_t, std::vector<Exits>> exit_ids_;  // by hash

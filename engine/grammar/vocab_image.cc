@@ -47,6 +47,17 @@ uint32_t length_class(size_t bytes) {
   return most;
 }
 
+bool is_json_space(uint8_t b) { return b == ' ' || b == '\t' || b == '\n' || b == '\r'; }
+
+uint32_t longest_space_in(std::string_view bytes) {
+  uint32_t longest = 0, run = 0;
+  for (const char c : bytes) {
+    run = is_json_space(static_cast<uint8_t>(c)) ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  return longest;
+}
+
 void set_bit(std::vector<uint32_t>& bits, int32_t id) {
   bits[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
 }
@@ -101,6 +112,10 @@ uint32_t TokenForest::add(Pairs sorted) {
       Node node;
       node.byte = static_cast<uint8_t>(bytes[d]);
       node.depth = static_cast<uint16_t>(d + 1);
+      const Node& above = nodes_[open.back()];
+      node.lead = above.lead;
+      if (above.lead == above.depth && is_json_space(node.byte) && node.lead < UINT8_MAX)
+        ++node.lead;
       node.token_begin = node.token_end = static_cast<uint32_t>(tokens_.size());
       open.push_back(static_cast<uint32_t>(nodes_.size()));
       nodes_.push_back(node);
@@ -137,6 +152,7 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
     const auto id = static_cast<int32_t>(i);
     set_bit(image->ordinary_, id);
     image->longest_bytes_ = std::max(image->longest_bytes_, static_cast<uint32_t>(bytes.size()));
+    image->longest_space_ = std::max(image->longest_space_, longest_space_in(bytes));
     all.emplace_back(bytes, id);
     if (bytes.find('"') != std::string::npos) quotes.emplace_back(bytes, id);
     uint32_t chars = 0;
@@ -214,6 +230,15 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::from_tokenizer(const Token
 
 const std::vector<uint32_t>& VocabImage::safe(uint32_t chars) const {
   return safe_[std::min<size_t>(chars, safe_.size() - 1)];
+}
+
+uint32_t VocabImage::lead_of(int32_t id) const {
+  uint32_t lead = 0;
+  for (const char c : spec_.bytes[static_cast<size_t>(id)]) {
+    if (!is_json_space(static_cast<uint8_t>(c))) break;
+    ++lead;
+  }
+  return lead;
 }
 
 size_t VocabImage::memory_bytes() const {

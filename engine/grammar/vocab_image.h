@@ -38,6 +38,7 @@ class TokenForest {
  public:
   struct Node {
     uint8_t byte = 0;
+    uint8_t lead = 0;          // JSON white space at the start of the path
     uint16_t depth = 0;        // bytes from its root
     uint32_t end = 0;          // one past the last node below
     uint32_t token_begin = 0;  // into tokens(): those that end here
@@ -109,6 +110,8 @@ class VocabImage {
   bool is_safe(int32_t id) const { return (safe_.back()[word(id)] >> (id % 32) & 1U) != 0; }
   const std::vector<uint32_t>& ordinary() const { return ordinary_; }
   uint32_t longest_bytes() const { return longest_bytes_; }
+  uint32_t longest_space() const { return longest_space_; }  // JSON white space in a row
+  uint32_t lead_of(int32_t id) const;                        // at the start of the token
   size_t memory_bytes() const;
 
  private:
@@ -118,7 +121,7 @@ class VocabImage {
   VocabSpec spec_;
   TokenForest forest_;
   uint32_t all_root_ = 0, rest_root_ = 0, quote_root_ = 0;
-  uint32_t longest_bytes_ = 1;
+  uint32_t longest_bytes_ = 1, longest_space_ = 0;
   std::vector<TokenClass> classes_;
   std::vector<std::vector<uint32_t>> safe_;
   std::vector<uint32_t> ordinary_;
