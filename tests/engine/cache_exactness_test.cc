@@ -147,15 +147,13 @@ BOOST_AUTO_TEST_CASE(a_snapshot_inside_a_long_prompt_serves_from_the_cone_on) {
   std::mt19937_64 rng(13);
   ServingOptions o;
   o.prefill_rows = 2048;
-  Serving serving(*p.cached, o);
   const auto text = random_text(rng, 4096 + p.cone() + 60, p.vocab());
-  Counts counts;
-  const Request whole = cache_request(text, 2, rng);
-  BOOST_REQUIRE(right(serving, whole, p.cold_run(whole, o), counts));
   for (const int64_t beyond : {p.cone() - 1, p.cone()}) {
+    Serving serving(*p.cached, o);
+    (void)serving.run_one(cache_request(text, 1, rng));
     auto other = text;
     other.resize(static_cast<size_t>(4096 + beyond));
-    other[4100] = static_cast<TokenId>(beyond);  // each leaves the first, and the other, there
+    other[4100] ^= 1;
     const Request request = cache_request(other, 2, rng);
     const Reply got = serving.run_one(request);
     BOOST_TEST(equal_replies(got, p.cold_run(request, o)));
