@@ -53,6 +53,14 @@ void print_status(const Json& d, std::ostream& out) {
   out << "kept        " << int_at(d, "totals", "kept") << " snapshots, "
       << int_at(d, "totals", "evicted") << " dropped for room, " << int_at(d, "totals", "flushes")
       << " flushes\n";
+  const Json* spill = d.find("spill");
+  const Json* state = spill == nullptr ? nullptr : spill->find("state");
+  if (state == nullptr || !state->is_string()) return;
+  out << "disk        " << state->as_string() << ": " << mib(int_at(d, "spill", "bytes")) << " of "
+      << mib(int_at(d, "spill", "bytes_max")) << " in " << int_at(d, "spill", "files") << " files; "
+      << int_at(d, "spill", "restored_tokens") << " tokens restored for "
+      << int_at(d, "spill", "restored") << " prompts, " << int_at(d, "spill", "damaged")
+      << " files damaged, " << int_at(d, "spill", "errors") << " errors\n";
 }
 
 }  // namespace

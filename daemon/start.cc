@@ -56,6 +56,8 @@ EngineOptions engine_options_of(const config::Config& config) {
   out.pool_tokens = config.cache_pool_tokens;
   out.snapshot_mib = config.cache_snapshot_mib;
   out.reuse_replies = config.cache_reuse_replies;
+  out.spill_gib = config.cache_spill_gib;
+  out.spill_dir = config.cache_spill_dir;
   out.queue_requests = static_cast<int>(config.limits_queue_requests);
   out.queue_deadline_us = config.limits_queue_wait_s * kSecondUs;
   out.allow_control_tokens = config.text_allow_control_tokens;

@@ -229,6 +229,20 @@ struct EngineOptions {
   std::string state_dir;
 };
 
+// The prefix cache on disk; all zero: there is none.
+struct SpillFigures {
+  enum class State : unsigned char { kOff, kReadingIndex, kOn, kPaused } state = State::kOff;
+  int64_t files = 0, records = 0, bytes = 0, bytes_max = 0;
+  int64_t written_bytes_total = 0, read_bytes_total = 0, read_us_total = 0;
+  int64_t restored_total = 0;         // prompts that began with what was read
+  int64_t restored_tokens_total = 0;  // that they had not to compute
+  int64_t damaged_total = 0;          // files dropped
+  int64_t errors_total = 0;           // operations that the disk refused
+  int64_t missed_total = 0;           // records that were wanted and could not be had
+  int64_t not_taken_total = 0;        // offered while there was no room or writing was off
+  int64_t times_off_total = 0;
+};
+
 struct EngineStats {
   enum class State : unsigned char { kLoading, kReady, kDraining, kFailed, kStopped };
   State state = State::kLoading;
@@ -245,6 +259,7 @@ struct EngineStats {
   uint64_t cache_lookups_total = 0, cache_hits_total = 0;
   uint64_t cache_kept_total = 0, cache_evicted_total = 0;  // snapshots taken, and dropped for room
   uint64_t cache_flushes_total = 0;
+  SpillFigures spill;
   uint64_t preemptions_total = 0;  // background sequences set aside for foreground ones
   uint64_t requests_total = 0, prompt_tokens_total = 0, cached_tokens_total = 0;
   uint64_t completion_tokens_total = 0, rounds_total = 0, drafted_total = 0, accepted_total = 0;

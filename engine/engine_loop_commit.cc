@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/engine_loop.h"
+#include "engine/spill_figures.h"
 
 namespace tensorfold {
 
@@ -163,6 +164,7 @@ void EngineLoop::publish_cache() {
   board.cache_kept.store(s.kept, kRelaxed);
   board.cache_evicted.store(s.evicted, kRelaxed);
   board.cache_flushes.store(s.flushes, kRelaxed);
+  board.spill.store(spill_figures(options_.tier, spilled_.stats()));
 }
 
 }  // namespace tensorfold

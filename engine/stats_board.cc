@@ -48,6 +48,41 @@ std::string StatsBoard::detail() const {
   return detail_;
 }
 
+namespace {
+
+constexpr int64_t SpillFigures::*kSpillFields[] = {
+    &SpillFigures::files,
+    &SpillFigures::records,
+    &SpillFigures::bytes,
+    &SpillFigures::bytes_max,
+    &SpillFigures::written_bytes_total,
+    &SpillFigures::read_bytes_total,
+    &SpillFigures::read_us_total,
+    &SpillFigures::restored_total,
+    &SpillFigures::restored_tokens_total,
+    &SpillFigures::damaged_total,
+    &SpillFigures::errors_total,
+    &SpillFigures::missed_total,
+    &SpillFigures::not_taken_total,
+    &SpillFigures::times_off_total,
+};
+
+}  // namespace
+
+void SpillBoard::store(const SpillFigures& figures) {
+  fields_[0].store(static_cast<int64_t>(figures.state), std::memory_order_relaxed);
+  for (size_t i = 0; i < std::size(kSpillFields); ++i)
+    fields_.at(i + 1).store(figures.*kSpillFields[i], std::memory_order_relaxed);
+}
+
+SpillFigures SpillBoard::load() const {
+  SpillFigures figures;
+  figures.state = static_cast<SpillFigures::State>(fields_[0].load(std::memory_order_relaxed));
+  for (size_t i = 0; i < std::size(kSpillFields); ++i)
+    figures.*kSpillFields[i] = fields_.at(i + 1).load(std::memory_order_relaxed);
+  return figures;
+}
+
 EngineStats StatsBoard::snapshot(const Clock& clock) const {
   EngineStats s;
   s.state = state.load(std::memory_order_acquire);
@@ -70,6 +105,7 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   s.cache_kept_total = cache_kept.load(kRelaxed);
   s.cache_evicted_total = cache_evicted.load(kRelaxed);
   s.cache_flushes_total = cache_flushes.load(kRelaxed);
+  s.spill = spill.load();
   s.weight_bytes = weight_bytes.load(kRelaxed);
   s.cache_bytes = cache_bytes.load(kRelaxed);
   s.preemptions_total = preemptions.load(kRelaxed);

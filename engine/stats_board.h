@@ -32,6 +32,16 @@ class RateWindow {
   std::array<Bucket, kBuckets> buckets_;
 };
 
+// SpillFigures, written by one thread and read by others, a field at a time.
+class SpillBoard {
+ public:
+  void store(const SpillFigures& figures);
+  SpillFigures load() const;
+
+ private:
+  std::array<std::atomic<int64_t>, 15> fields_{};
+};
+
 struct StatsBoard {
   std::atomic<EngineStats::State> state{EngineStats::State::kLoading};
   std::atomic<StatusCode> failure{StatusCode::kOk};  // set before state is kFailed
@@ -42,6 +52,7 @@ struct StatsBoard {
   std::atomic<int64_t> cache_snapshot_bytes{0}, cache_snapshot_bytes_max{0};
   std::atomic<uint64_t> cache_lookups{0}, cache_hits{0}, cache_kept{0}, cache_evicted{0};
   std::atomic<uint64_t> cache_flushes{0};
+  SpillBoard spill;
   std::atomic<uint64_t> requests{0}, prompt_tokens{0}, cached_tokens{0}, completion_tokens{0};
   std::atomic<uint64_t> rounds{0}, drafted{0}, accepted{0}, draft_pauses{0}, steps{0};
   std::atomic<uint64_t> preemptions{0};

@@ -5,6 +5,24 @@
 #include "daemon/control/protocol.h"
 
 namespace tensorfold::control {
+namespace {
+
+void write_spill(const SpillFigures& f, api::JsonOut& json) {
+  static constexpr const char* kStates[] = {"off", "reading_index", "on", "paused"};
+  json.key("spill").open_object();
+  json.key("state").string(kStates[static_cast<size_t>(f.state)]);
+  json.key("files").number(f.files).key("records").number(f.records);
+  json.key("bytes").number(f.bytes).key("bytes_max").number(f.bytes_max);
+  json.key("written_bytes").number(f.written_bytes_total);
+  json.key("read_bytes").number(f.read_bytes_total).key("read_us").number(f.read_us_total);
+  json.key("restored").number(f.restored_total);
+  json.key("restored_tokens").number(f.restored_tokens_total);
+  json.key("damaged").number(f.damaged_total).key("errors").number(f.errors_total);
+  json.key("missed").number(f.missed_total).key("not_taken").number(f.not_taken_total);
+  json.key("times_off").number(f.times_off_total).close_object();
+}
+
+}  // namespace
 
 void Control::run_cache(const std::shared_ptr<http::Exchange>& exchange) {
   const EngineStats s = engine_.stats();
@@ -24,6 +42,7 @@ void Control::run_cache(const std::shared_ptr<http::Exchange>& exchange) {
   json.key("saved_tokens").number(s.cached_tokens_total);
   json.key("kept").number(s.cache_kept_total).key("evicted").number(s.cache_evicted_total);
   json.key("flushes").number(s.cache_flushes_total).close_object();
+  write_spill(s.spill, json);
   json.close_object();
   exchange->respond(std::move(response));
 }

@@ -16,6 +16,9 @@ constexpr Event kEvents[] = {
     {"drain_timeout", "d2fb40fe0879fea8b34c96a2da5ce622"},
     {"stopped", "32e1fd8502ff59139d3e6a8aafc9aff4"},
     {"control_change", "25e51f8ce442410594de2a4f273b6273"},
+    {"spill_off", "b1f0b6f2c4c94d6c8c2f5d0f6e6a3b17"},
+    {"spill_on", "5c7d0e0e7a9b4f0fb8d1c3a2e4f59682"},
+    {"spill_damaged", "d6a1f93b20754ad9a3f4b88c1e7c5d20"},
     {"request_done", "79fc9c22b32149810aa1ea8d277885c3"},
 };
 

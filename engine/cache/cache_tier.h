@@ -54,6 +54,18 @@ struct TierEvent {
   uint64_t stem = 0;
 };
 
+// For status and metrics; all zero: there is no disk.
+struct TierFigures {
+  enum class State : uint8_t { kOff, kReadingIndex, kOn, kPaused } state = State::kOff;
+  int64_t files = 0, records = 0, bytes = 0, bytes_max = 0;
+  int64_t written_bytes = 0, read_bytes = 0, read_us = 0;
+  int64_t damaged = 0;    // files dropped
+  int64_t errors = 0;     // operations that the disk refused
+  int64_t missed = 0;     // records that were wanted and could not be had
+  int64_t not_taken = 0;  // offered while there was no room or the tier was off
+  int64_t times_off = 0;
+};
+
 class CacheTier {
  public:
   enum class Staged : uint8_t { kReading, kReady, kMissing };
@@ -76,6 +88,7 @@ class CacheTier {
   virtual void settle(int64_t /*wait_us*/) {}
   // Forgets and deletes all records (tfctl cache flush --spill). kGone events follow.
   virtual void flush() = 0;
+  virtual TierFigures figures() const { return {}; }
 };
 
 }  // namespace tensorfold

@@ -10,7 +10,7 @@
 namespace tensorfold {
 
 // Bumped by hand whenever a kernel change moves any bit of cached state; the test
-// engine/cache/spill/numeric_revision fails when the bits moved and this did not.
+// engine/numeric_revision fails when the bits moved and this did not.
 inline constexpr uint32_t kNumericRevision = 1;
 
 struct SpillIdentity {

@@ -320,4 +320,23 @@ SpillStats SpillTier::stats() const {
   return s;
 }
 
+TierFigures SpillTier::figures() const {
+  const SpillStats s = stats();
+  TierFigures f;
+  f.state = s.state;
+  f.files = s.files;
+  f.records = s.records;
+  f.bytes = s.bytes;
+  f.bytes_max = s.bytes_max;
+  f.written_bytes = s.written_bytes;
+  f.read_bytes = s.read_bytes;
+  f.read_us = s.read_us;
+  f.damaged = s.damaged;
+  f.errors = s.write_errors + s.read_errors;
+  f.missed = s.missed;
+  f.not_taken = s.not_taken;
+  f.times_off = s.times_off;
+  return f;
+}
+
 }  // namespace tensorfold

@@ -48,7 +48,8 @@ struct SpillOptions {
 };
 
 struct SpillStats {
-  enum class State : uint8_t { kOff, kReadingIndex, kOn, kPaused } state = State::kOff;
+  using State = TierFigures::State;
+  State state = State::kOff;
   std::string reason;  // why off or paused
   int64_t files = 0, records = 0, bytes = 0, bytes_max = 0;
   int64_t queued_bytes = 0, staged_bytes = 0;
@@ -91,6 +92,7 @@ class SpillTier final : public CacheTier {
   bool finish_writing(int64_t wait_us);
 
   SpillStats stats() const;
+  TierFigures figures() const override;
 
  private:
   struct StagedRecord {
