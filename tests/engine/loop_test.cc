@@ -213,6 +213,29 @@ BOOST_AUTO_TEST_CASE(cancel_and_deadlines_take_effect_at_the_next_step) {
   BOOST_TEST(busy->reply().finished == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_key_with_twenty_jobs_does_not_hold_up_another_key) {
+  LoopScript script;
+  script.slots = 1;
+  LoopHarness h(script);
+  std::vector<std::shared_ptr<KeepingSink>> jobs;
+  for (uint64_t i = 0; i < 20; ++i) {
+    Request r = plain_request(i, 20, 5);
+    r.ignore_eos = true;
+    r.label = "script";
+    jobs.push_back(h.submit(r));
+  }
+  for (int i = 0; i < 2; ++i) h.loop.turn();
+  BOOST_TEST(jobs[0]->reply().accepted);
+  Request r = plain_request(99, 20, 5);
+  r.label = "person";
+  auto other = h.submit(r);
+  while (other->reply().finished == 0) h.loop.turn();
+  BOOST_TEST(jobs[0]->reply().finished == 1);
+  BOOST_TEST(!jobs[1]->reply().accepted);  // the other key's request was next
+  h.run_dry();
+  for (const auto& job : jobs) BOOST_TEST(job->reply().status.ok());
+}
+
 BOOST_AUTO_TEST_CASE(limits_of_zero_and_one_token) {
   LoopScript script;
   LoopHarness h(script);

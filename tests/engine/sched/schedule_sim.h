@@ -56,6 +56,10 @@ inline SimSetup random_setup(std::mt19937_64& rng) {
   s.planner.slots = 1 + static_cast<int>(rng() % 6);
   s.planner.prefill_rows = 8 + static_cast<int>(rng() % 300);
   s.planner.pool_blocks = 2 + static_cast<int64_t>(rng() % 8);
+  if (rng() % 40 == 0) {  // as many slots and clients as there can be
+    s.planner.slots = kSequencesMax;
+    s.planner.pool_blocks = 40 + static_cast<int64_t>(rng() % 40);
+  }
   s.planner.decoder_span = kSimWindow + static_cast<int64_t>(rng() % 40);
   s.planner.draft_rows = static_cast<int>(rng() % 6);
   s.rules.prefill_rows = s.planner.prefill_rows;
@@ -64,6 +68,7 @@ inline SimSetup random_setup(std::mt19937_64& rng) {
   if (rng() % 25 == 0) s.rules.fail_at_step = 1 + static_cast<int>(rng() % 60);
   s.queue_deadline_us = rng() % 4 == 0 ? 3000 + static_cast<int64_t>(rng() % 80000) : INT64_MAX;
   s.arrivals = 3 + static_cast<int>(rng() % 12);
+  if (s.planner.slots == kSequencesMax) s.arrivals = 100;
   s.prompt_max = 20 + static_cast<int>(rng() % 500);
   s.reply_max = 1 + static_cast<int>(rng() % 40);
   s.clients = 1 + static_cast<int>(rng() % 4);
