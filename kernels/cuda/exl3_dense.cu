@@ -25,6 +25,8 @@ constexpr int kThreadsMax = RG == 2  ? 384
                             : K <= 5 ? 640
                                      : 512;
 
+constexpr int kManyBlocks = 264, kManyThreads = 256;
+
 struct LaunchArgs {
   int rows;
   int jobs;
@@ -195,6 +197,9 @@ cudaError_t launch(LaunchArgs& args, int cluster, cudaStream_t stream) {
     bytes = max(bytes, shared_layout(args.plan[i].cta_blocks, args.plan[i].chunks, 4 * RG).bytes);
   }
   if (threads > kThreadsMax<K, RG>) threads = kThreadsMax<K, RG>;
+  // Many output blocks: two thread blocks a multiprocessor, one multiplies while the other begins.
+  if (args.first_column[args.jobs] * cluster > kManyBlocks && threads > kManyThreads)
+    threads = kManyThreads;
   auto* kernel = &exl3_dense_kernel<K, RG>;
   cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (e != cudaSuccess) return e;

@@ -7,39 +7,35 @@ namespace tensorfold::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kStages = 4;
-constexpr int kTN = 128;
 
-__global__ void __launch_bounds__(256) rotate_kernel(Exl3DenseJob job, int rows, uint16_t* to) {
+// Grid: (input blocks / 8, rows); a warp a block of 128 inputs.
+__global__ void __launch_bounds__(256) rotate_kernel(Exl3DenseJob job, uint16_t* to) {
   const int lane = threadIdx.x & 31, blocks = job.weight.padded_in / 128;
-  const int64_t warp = int64_t{blockIdx.x} * 8 + (threadIdx.x >> 5);
-  if (warp >= int64_t{rows} * blocks) return;
-  const int64_t row = warp / blocks;
-  const int block = static_cast<int>(warp % blocks);
+  const int block = static_cast<int>(blockIdx.x) * 8 + (threadIdx.x >> 5);
+  if (block >= blocks) return;
+  const int64_t row = blockIdx.y;
   float v[4];
   rotated_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, lane, v);
   store_prefill_block(v, to + (row * blocks + block) * 128, lane);
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+template <int kTN, int kStages>
+__global__ void __launch_bounds__(kThreads, 1)
     exl3_prefill_kernel(Exl3DenseJob job, int rows, const uint16_t* x) {
   extern __shared__ __align__(1024) uint8_t smem[];
   using Stage = PrefillStage<kTN>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int column = blockIdx.x, first = blockIdx.y * kTN, steps = job.weight.padded_in / 64;
   const uint32_t base = shared_address(smem);
-  const auto load = [&](int step) {
-    if (step < steps) {
-      const uint32_t to = base + (step % kStages) * Stage::kBytes;
-      copy_rows<kTN>(
-          [&](int r) { return x + int64_t{min(first + r, rows - 1)} * job.weight.padded_in; }, step,
-          threadIdx.x, kThreads, to);
-      copy_codes(job.weight, column, step, threadIdx.x, kThreads, to + Stage::kRowBytes);
-    }
+  PrefillLoader<kTN> loader(job.weight, column, threadIdx.x, [&](int r) {
+    return x + int64_t{min(first + r, rows - 1)} * job.weight.padded_in;
+  });
+  auto load = [&](int step, uint32_t to) {
+    if (step < steps) loader.next(to);
     copy_commit();
   };
   float d[kTN / 2];
-  prefill_product<kTN, kStages>(job.weight.half_bits / 2, smem, Stage::kBytes, steps, warp, lane,
+  prefill_product<kTN, kStages>(job.weight.half_bits / 2, base, Stage::kBytes, steps, warp, lane,
                                 load, d);
   __syncthreads();
   auto* sums = reinterpret_cast<float*>(smem);
@@ -64,6 +60,20 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
+template <int kTN, int kStages>
+cudaError_t product(const Exl3DenseJob& job, int rows, const uint16_t* x, cudaStream_t stream) {
+  const int bytes = kStages * PrefillStage<kTN>::kBytes;
+  static_assert(kStages * PrefillStage<kTN>::kBytes >= kTN * kPrefillSumStride * 4);
+  const cudaError_t error = cudaFuncSetAttribute(
+      exl3_prefill_kernel<kTN, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(job.weight.padded_out / 128),
+                  static_cast<unsigned>((rows + kTN - 1) / kTN));
+  exl3_prefill_kernel<kTN, kStages>
+      <<<grid, kThreads, static_cast<size_t>(bytes), stream>>>(job, rows, x);
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 int64_t exl3_prefill_workspace_bytes(int rows, int padded_in) {
@@ -79,18 +89,18 @@ cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
   if (workspace_bytes < exl3_prefill_workspace_bytes(rows, job.weight.padded_in))
     return cudaErrorInvalidValue;
   auto* x = static_cast<uint16_t*>(workspace);
-  const int64_t warps = int64_t{rows} * (job.weight.padded_in / 128);
-  rotate_kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, stream>>>(job, rows, x);
+  rotate_kernel<<<dim3(static_cast<unsigned>((job.weight.padded_in / 128 + 7) / 8),
+                       static_cast<unsigned>(rows)),
+                  256, 0, stream>>>(job, x);
   cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int bytes = kStages * PrefillStage<kTN>::kBytes;
-  error =
-      cudaFuncSetAttribute(exl3_prefill_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  int device = 0, shared = 0;
+  error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(job.weight.padded_out / 128),
-                  static_cast<unsigned>((rows + kTN - 1) / kTN));
-  exl3_prefill_kernel<<<grid, kThreads, static_cast<size_t>(bytes), stream>>>(job, rows, x);
-  return cudaGetLastError();
+  return shared >= 220 * 1024 ? product<256, 5>(job, rows, x, stream)
+                              : product<64, 6>(job, rows, x, stream);
 }
 
 }  // namespace tensorfold::cuda

@@ -14,6 +14,7 @@
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TF_WGMMA 1
+#include "kernels/cuda/exl3_wgmma.cuh"
 #else
 #define TF_WGMMA 0
 #endif
@@ -48,62 +49,55 @@ struct PrefillStage {
   static_assert(kBytes % 1024 == 0);
 };
 
-// The codes of a step: 128 outputs of a weight, two strips of `bits` times 32 pieces of 16 bytes.
-__device__ __forceinline__ void copy_codes(const Exl3Parts& w, int column, int step, int thread,
-                                           int threads, uint32_t to) {
-  const int pieces = w.half_bits * 16;  // of one strip
-  const int units_in = w.padded_in / 64;
-  const auto* from = static_cast<const uint4*>(w.trellis);
-  for (int i = thread; i < 2 * pieces; i += threads) {
-    const int strip = i >= pieces, piece = strip != 0 ? i - pieces : i;
-    copy16(to + i * 16, from + (int64_t{2 * column + strip} * units_in + step) * pieces + piece);
-  }
-}
+inline constexpr int kPrefillLoaders = 256;  // threads that fill one matrix's stages
 
-// Pieces of TN rows of a step; from(r) is row r's first value of input 0.
-template <int TN, typename From>
-__device__ __forceinline__ void copy_rows(const From& from, int step, int thread, int threads,
-                                          uint32_t to) {
-  for (int i = thread; i < TN * 8; i += threads) {
-    const int r = i >> 3, piece = i & 7;
-    copy16(to + r * 128 + ((piece ^ (r & 7)) << 4), from(r) + step * 64 + piece * 8);
-  }
-}
+// Keeps a value in its register: the compiler would compute it again in every step.
+__device__ __forceinline__ void keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
-#if TF_WGMMA
-__device__ __forceinline__ uint64_t row_descriptor(uint32_t address) {
-  return (static_cast<uint64_t>((address & 0x3FFFF) >> 4)) | (uint64_t{1} << 16) |
-         (uint64_t{64} << 32) | (uint64_t{1} << 62);  // 8 rows 1024 bytes apart, 128-byte swizzle
-}
-#define TF_D8(i)                                                                              \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-__device__ __forceinline__ void wgmma_f16(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,"
-      "%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
-      : TF_D8(0), TF_D8(8)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,"
-      "%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
-      "{%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
-      : TF_D8(0), TF_D8(8), TF_D8(16), TF_D8(24)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,"
-      "%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,"
-      "%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,"
-      "%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
-      : TF_D8(0), TF_D8(8), TF_D8(16), TF_D8(24), TF_D8(32), TF_D8(40), TF_D8(48), TF_D8(56)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#undef TF_D8
-#endif
+// One thread's share of the copies of a matrix, in order of steps: pieces of TN / 32 rows, and one
+// or two of the codes. from(r): row r's first value.
+template <int TN>
+struct PrefillLoader {
+  const uint16_t* row[TN / 32];
+  const uint4* code[2];
+  uint32_t row_to, code_to, code_step, codes;  // codes: copies of this thread
+
+  template <typename From>
+  __device__ __forceinline__ PrefillLoader(const Exl3Parts& w, int column, int thread,
+                                           const From& from) {
+    const int r = thread >> 3, piece = thread & 7, step = w.half_bits * 16;
+#pragma unroll
+    for (int j = 0; j < TN / 32; ++j) row[j] = from(r + 32 * j) + piece * 8;
+    row_to = static_cast<uint32_t>(r * 128 + ((piece ^ (r & 7)) << 4));
+    code_step = static_cast<uint32_t>(step) * 16;  // bytes
+    codes = 0;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int i = thread + j * kPrefillLoaders, strip = i >= step ? 1 : 0;
+      code[j] = static_cast<const uint4*>(w.trellis) +
+                int64_t{2 * column + strip} * (w.padded_in / 64) * step + i - strip * step;
+      if (i < 2 * step) codes = static_cast<uint32_t>(j) + 1;
+    }
+    code_to = static_cast<uint32_t>(PrefillStage<TN>::kRowBytes + thread * 16);
+    keep(row_to);
+    keep(code_to);
+    keep(code_step);
+    keep(codes);
+  }
+  // The next step, into the stage at `to`.
+  __device__ __forceinline__ void next(uint32_t to) {
+#pragma unroll
+    for (int j = 0; j < TN / 32; ++j) {
+      copy16(to + row_to + j * 4096, row[j]);
+      row[j] += 64;
+    }
+    if (codes > 0) copy16(to + code_to, code[0]);
+    if (codes > 1) copy16(to + code_to + kPrefillLoaders * 16, code[1]);
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+      code[j] = reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(code[j]) + code_step);
+  }
+};
 
 __device__ __forceinline__ void mma_f16(float* c, const uint32_t (&a)[4], uint32_t b0,
                                         uint32_t b1) {
@@ -114,21 +108,16 @@ __device__ __forceinline__ void mma_f16(float* c, const uint32_t (&a)[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four products of a step. d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
+// Four products of a step; `stage`: shared address of this matrix's part, code[j]: where in it this
+// lane's word j lies. d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
 template <int K, int TN>
-__device__ __forceinline__ void prefill_step(const uint8_t* stage, int tile, int lane,
-                                             float (&d)[TN / 2]) {
-  const uint8_t* codes = stage + PrefillStage<TN>::kRowBytes + (tile >> 2) * (K * 512);
+__device__ __forceinline__ void prefill_step(uint32_t stage, const uint32_t (&code)[K], int lane,
+                                             uint32_t (&a)[4][4], float (&d)[TN / 2]) {
   uint32_t run[K + 1];
 #pragma unroll
-  for (int j = 0; j < K; ++j) {
-    const int mine = (tile & 3) * K + j;
-    run[j + 1] =
-        *reinterpret_cast<const uint32_t*>(codes + (mine >> 2) * 512 + lane * 16 + (mine & 3) * 4);
-  }
+  for (int j = 0; j < K; ++j)
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(run[j + 1]) : "r"(stage + code[j]));
   run[0] = __shfl_sync(0xffffffffu, run[K], (lane + 28) & 31);
-  const uint32_t rows = shared_address(stage);
-  uint32_t a[4][4];
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
     const int v = 8 * s;
@@ -138,7 +127,7 @@ __device__ __forceinline__ void prefill_step(const uint8_t* stage, int tile, int
     a[s][3] = mul1_pair(window_at(run, K, v + 6), window_at(run, K, v + 7));
 #if TF_WGMMA
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    wgmma_f16(d, a[s], row_descriptor(rows) + 2 * s);
+    wgmma_f16(d, a[s], row_descriptor(stage) + 2 * s);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #else
     const int row = (lane & 7) + ((lane >> 4) << 3);
@@ -148,55 +137,101 @@ __device__ __forceinline__ void prefill_step(const uint8_t* stage, int tile, int
       uint32_t b[4];
       asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                    : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                   : "r"(rows + r * 128 + piece * 16));
+                   : "r"(stage + r * 128 + piece * 16));
       mma_f16(d + 8 * j, a[s], b[0], b[1]);
       mma_f16(d + 8 * j + 4, a[s], b[2], b[3]);
     }
 #endif
   }
+}
+
+template <int TN>
+inline constexpr bool kPrefillAhead = TN == 256;
+
+// Waits until at most kPending products of this warp are under way. `a`: operands that are free
+// then; until here they stay in their registers.
+template <int kPending>
+__device__ __forceinline__ void prefill_wait(const uint32_t (&a)[4][4]) {
 #if TF_WGMMA
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-  // The operands stay in their registers until here.
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 #pragma unroll
   for (int s = 0; s < 4; ++s)
     asm volatile("" ::"r"(a[s][0]), "r"(a[s][1]), "r"(a[s][2]), "r"(a[s][3]));
 #endif
 }
 
-// All steps of a tile. `load(step)` starts the copies of a step into its stage (every thread, its
-// share; nothing past the end) and commits them. `ring`: this matrix's part of stage 0.
+// All steps of a tile, two at a time (inputs are a multiple of 128). `load(step, to)` starts this
+// thread's copies of a step into the stage at shared address `to` (nothing past the end) and
+// commits them. `ring`: this matrix's part of stage 0. With few rows the products of a step run on
+// while the next is decoded.
 template <int K, int TN, int kStages, typename Load>
-__device__ __forceinline__ void prefill_run(const uint8_t* ring, int stage_bytes, int steps,
-                                            int tile, int lane, const Load& load,
-                                            float (&d)[TN / 2]) {
-#pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    copy_wait<kStages - 2>();
+__device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes, int steps,
+                                            int tile, int lane, Load& load, float (&d)[TN / 2]) {
+  constexpr bool kAhead = kPrefillAhead<TN>;
+  constexpr int kDistance = kAhead ? kStages - 2 : kStages - 1;
+  uint32_t code[K];
+#pragma unroll
+  for (int j = 0; j < K; ++j) {
+    const int mine = (tile & 3) * K + j;
+    code[j] = static_cast<uint32_t>(PrefillStage<TN>::kRowBytes + (tile >> 2) * (K * 512) +
+                                    (mine >> 2) * 512 + lane * 16 + (mine & 3) * 4);
+    keep(code[j]);
+  }
+  const uint32_t end = ring + kStages * stage_bytes;
+  uint32_t read = ring, write = ring + kDistance * stage_bytes;
+  uint32_t even[4][4], odd[4][4];
+  const auto begin = [&](int step) {
+    copy_wait<kDistance - 1>();
 #if TF_WGMMA
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     __syncthreads();
-    load(step + kStages - 1);
-    prefill_step<K, TN>(ring + (step % kStages) * stage_bytes, tile, lane, d);
+    load(step + kDistance, write);
+  };
+  const auto advance = [&]() {
+    read = read + stage_bytes == end ? ring : read + stage_bytes;
+    write = write + stage_bytes == end ? ring : write + stage_bytes;
+  };
+#pragma unroll 1
+  for (int step = 0; step < steps; step += 2) {
+    begin(step);
+    prefill_step<K, TN>(read, code, lane, even, d);
+    if constexpr (kAhead)
+      prefill_wait<4>(odd);
+    else
+      prefill_wait<0>(even);
+    advance();
+    begin(step + 1);
+    if constexpr (kAhead) {
+      prefill_step<K, TN>(read, code, lane, odd, d);
+      prefill_wait<4>(even);
+    } else {
+      prefill_step<K, TN>(read, code, lane, even, d);
+      prefill_wait<0>(even);
+    }
+    advance();
   }
+  if constexpr (kAhead) prefill_wait<0>(odd);
 }
 
 // The width of the weight picks the instance. Every warp of the block makes the same number of
 // steps, so the barriers inside match whatever the widths.
 template <int TN, int kStages, typename Load>
-__device__ __forceinline__ void prefill_product(int bits, const uint8_t* ring, int stage_bytes,
-                                                int steps, int tile, int lane, const Load& load,
+__device__ __forceinline__ void prefill_product(int bits, uint32_t ring, uint32_t stage_bytes,
+                                                int steps, int tile, int lane, Load& load,
                                                 float (&d)[TN / 2]) {
+  constexpr int kDistance = kPrefillAhead<TN> ? kStages - 2 : kStages - 1;
 #pragma unroll
   for (int i = 0; i < TN / 2; ++i) d[i] = 0;
-  for (int step = 0; step < kStages - 1; ++step) load(step);
+  for (int step = 0; step < kDistance; ++step) load(step, ring + step * stage_bytes);
   switch (bits) {
 #define TF_CASE(K)                                                              \
   case K:                                                                       \
     prefill_run<K, TN, kStages>(ring, stage_bytes, steps, tile, lane, load, d); \
     break;
     TF_CASE(2)
-    TF_CASE(3) TF_CASE(4) TF_CASE(5) TF_CASE(6)
+    TF_CASE(3)
+    TF_CASE(4) TF_CASE(5) TF_CASE(6)
 #undef TF_CASE
         default : break;
   }

@@ -30,12 +30,9 @@ __device__ __forceinline__ void hadamard_block(float (&v)[4], int lane) {
   v[3] = b - d;
 #pragma unroll
   for (int mask = 1; mask < 32; mask *= 2) {
-    const bool upper = (lane & mask) != 0;
+    const float sign = (lane & mask) != 0 ? -1.0f : 1.0f;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float other = __shfl_xor_sync(0xffffffffu, v[i], mask);
-      v[i] = upper ? other - v[i] : v[i] + other;
-    }
+    for (int i = 0; i < 4; ++i) v[i] = fmaf(v[i], sign, __shfl_xor_sync(0xffffffffu, v[i], mask));
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) v[i] *= kHadamard128Scale;

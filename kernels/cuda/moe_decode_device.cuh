@@ -120,7 +120,8 @@ __device__ __forceinline__ void moe_run(const MoeUnit& u, int lane) {
       TF_CASE(2)
       TF_CASE(3)
       TF_CASE(4)
-      TF_CASE(5) TF_CASE(6)
+      TF_CASE(5)
+      TF_CASE(6)
 #undef TF_CASE
           default : break;
     }
@@ -144,14 +145,15 @@ struct MoeTickets {
 // Publishes this warp's stores and counts it; true for the last of `of` warps, which then sees the
 // stores of all.
 __device__ __forceinline__ bool moe_last(int32_t* counter, int of, int lane) {
-  __threadfence();
   __syncwarp();
   int before = 0;
-  if (lane == 0) before = atomicAdd(counter, 1);
+  if (lane == 0)
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(counter)
+                 : "memory");
   before = __shfl_sync(0xffffffffu, before, 0);
-  if (before + 1 < of) return false;
-  __threadfence();
-  return true;
+  return before + 1 >= of;
 }
 
 __device__ __forceinline__ void add4(float (&v)[4], const float4& s) {

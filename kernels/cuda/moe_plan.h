@@ -9,8 +9,8 @@
 
 namespace tensorfold::cuda {
 
-inline constexpr int kMoeGateChunksMax = 8;  // parts of the inputs of gate and up
-inline constexpr int kMoeDownChunksMax = 2;
+inline constexpr int kMoeGateChunksMax = 4;  // parts of the inputs of gate and up
+inline constexpr int kMoeDownChunksMax = 1;
 
 constexpr int moe_padded(int n) { return (n + 127) / 128 * 128; }
 
@@ -30,6 +30,16 @@ constexpr MoeCut moe_cut(int inputs, int chunks_max) {
 }
 constexpr MoeCut moe_gate_cut(int hidden) { return moe_cut(hidden, kMoeGateChunksMax); }
 constexpr MoeCut moe_down_cut(int intermediate) { return moe_cut(intermediate, kMoeDownChunksMax); }
+
+// Rows of an expert that a prompt tile should hold: the mean and three deviations of a uniform
+// choice. It decides how often a trellis is decoded, never the order of a sum.
+constexpr int prefill_tile_rows(int rows, int topk, int experts) {
+  const int64_t mean = int64_t{rows} * topk / (experts > 0 ? experts : 1);
+  int64_t deviation = 0;
+  while ((deviation + 1) * (deviation + 1) <= mean) ++deviation;
+  const int64_t wanted = mean + 3 * deviation;
+  return wanted > 160 ? 160 : static_cast<int>(wanted);
+}
 
 // Rows of one expert that share a decode.
 struct MoeEntry {

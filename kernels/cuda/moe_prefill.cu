@@ -22,15 +22,21 @@ __global__ void __launch_bounds__(kMoeListThreads)
   constexpr int kWarps = kMoeListThreads / 32;
   const int lane = threadIdx.x & 31, blocks = a.gate.blocks;
   const int warp = (blockIdx.x - 1) * kWarps + (threadIdx.x >> 5), warps = (gridDim.x - 1) * kWarps;
-  const int tasks = a.p.rows * (a.p.topk + 1) * 2 * blocks;
+  const int tasks = a.p.rows * (a.p.topk + 1) * 2;  // a warp a row of one matrix
   for (int i = warp; i < tasks; i += warps) {
-    const int block = i % blocks, matrix = i / blocks % 2, pair = i / blocks / 2;
+    const int matrix = i & 1, pair = i >> 1;
     const MoeExpertExl3& e = a.p.expert[a.expert_of(pair)];
     const Exl3Parts& w = matrix == 0 ? e.w1 : e.w3;
     if (w.trellis == nullptr) continue;
-    float v[4];
-    rotated_block(a.p.x + pair / (a.p.topk + 1) * a.p.x_stride, a.p.hidden, w.suh, block, lane, v);
-    store_prefill_block(v, a.at<uint16_t>(a.l.xq) + int64_t{i} * 128, lane);
+    const uint16_t* suh = w.suh;
+    const uint16_t* x = a.p.x + pair / (a.p.topk + 1) * a.p.x_stride;
+    auto* to = a.at<uint16_t>(a.l.xq) + int64_t{i} * blocks * 128;
+#pragma unroll 2
+    for (int block = 0; block < blocks; ++block) {
+      float v[4];
+      rotated_block(x, a.p.hidden, suh, block, lane, v);
+      store_prefill_block(v, to + block * 128, lane);
+    }
   }
 }
 
@@ -80,19 +86,15 @@ __global__ void __launch_bounds__(kGateThreads, 1)
     for (int r = threadIdx.x; r < TN; r += kGateThreads)
       pairs[r] = a.at<int32_t>(a.l.slots)[entry.first + min(r, entry.count - 1)];
     __syncthreads();
-    const auto load = [&](int step) {
-      if (step < steps) {
-        const uint32_t to = base + (step % kStages) * (2 * Stage::kBytes) + matrix * Stage::kBytes;
-        const int thread = threadIdx.x & 255;
-        copy_rows<TN>([&](int r) { return x + (int64_t{pairs[r]} * 2 + matrix) * h; }, step, thread,
-                      256, to);
-        copy_codes(matrix == 0 ? e.w1 : e.w3, column, step, thread, 256, to + Stage::kRowBytes);
-      }
+    PrefillLoader<TN> loader(matrix == 0 ? e.w1 : e.w3, column, threadIdx.x & 255,
+                             [&](int r) { return x + (int64_t{pairs[r]} * 2 + matrix) * h; });
+    auto load = [&](int step, uint32_t to) {
+      if (step < steps) loader.next(to);
       copy_commit();
     };
     float d[TN / 2];
     prefill_product<TN, kStages>((matrix == 0 ? e.w1 : e.w3).half_bits / 2,
-                                 smem + matrix * Stage::kBytes, 2 * Stage::kBytes, steps, warp & 7,
+                                 base + matrix * Stage::kBytes, 2 * Stage::kBytes, steps, warp & 7,
                                  lane, load, d);
     __syncthreads();
     auto* sums = reinterpret_cast<float*>(smem);
@@ -127,17 +129,14 @@ __global__ void __launch_bounds__(kDownThreads, 2)
     for (int r = threadIdx.x; r < TN; r += kDownThreads)
       pairs[r] = a.at<int32_t>(a.l.slots)[entry.first + min(r, entry.count - 1)];
     __syncthreads();
-    const auto load = [&](int step) {
-      if (step < steps) {
-        const uint32_t to = base + (step % kStages) * Stage::kBytes;
-        copy_rows<TN>([&](int r) { return z + int64_t{pairs[r]} * inter; }, step, threadIdx.x,
-                      kDownThreads, to);
-        copy_codes(w, column, step, threadIdx.x, kDownThreads, to + Stage::kRowBytes);
-      }
+    PrefillLoader<TN> loader(w, column, threadIdx.x,
+                             [&](int r) { return z + int64_t{pairs[r]} * inter; });
+    auto load = [&](int step, uint32_t to) {
+      if (step < steps) loader.next(to);
       copy_commit();
     };
     float d[TN / 2];
-    prefill_product<TN, kStages>(w.half_bits / 2, smem, Stage::kBytes, steps, warp, lane, load, d);
+    prefill_product<TN, kStages>(w.half_bits / 2, base, Stage::kBytes, steps, warp, lane, load, d);
     __syncthreads();
     auto* sums = reinterpret_cast<float*>(smem);
     prefill_store<TN>(d, warp, lane, sums);
@@ -266,14 +265,17 @@ cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream, const cha
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
-  // The tile's rows only decide how often a trellis is decoded: every output is one chain.
-  const int64_t mean = int64_t{p.rows} * p.topk / (p.experts > 0 ? p.experts : 1);
-  const bool large = shared >= 200 * 1024;  // else the 99 KB of a GB10
-  if (mean <= 32)
-    return large ? run<32, 6>(a, sms, stream, where) : run<32, 4>(a, sms, stream, where);
-  if (mean <= 64 || !large)
-    return large ? run<64, 4>(a, sms, stream, where) : run<64, 3>(a, sms, stream, where);
-  return run<128, 4>(a, sms, stream, where);
+  // The tile's rows only decide how often a trellis is decoded: every output is one chain. Most
+  // experts should fit one tile: mean + 3 deviations of a uniform choice.
+  const bool large = shared >= 220 * 1024;  // else the 99 KB of a GB10
+  const int rows = prefill_tile_rows(p.rows, p.topk, p.experts);
+  if (!large)
+    return rows <= 32 ? run<32, 4>(a, sms, stream, where) : run<64, 3>(a, sms, stream, where);
+  if (rows <= 32) return run<32, 6>(a, sms, stream, where);
+  if (rows <= 64) return run<64, 5>(a, sms, stream, where);
+  if (rows <= 96) return run<96, 4>(a, sms, stream, where);
+  if (rows <= 128) return run<128, 4>(a, sms, stream, where);
+  return run<160, 4>(a, sms, stream, where);
 }
 
 }  // namespace tensorfold::cuda

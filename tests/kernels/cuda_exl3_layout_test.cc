@@ -120,8 +120,8 @@ BOOST_AUTO_TEST_CASE(parts_of_the_workspace_do_not_overlap) {
   BOOST_CHECK_LE(l.xs + pairs * 2 * 40 * 8, l.zq);
   BOOST_CHECK_LE(l.zq + pairs * 2 * 1152, l.zs);
   BOOST_CHECK_LE(l.zs + pairs * 9 * 8, l.parts);
-  BOOST_CHECK_LE(l.parts + pairs * 2 * 8 * 1152 * 4, l.ye);
-  BOOST_CHECK_LE(l.parts + pairs * 2 * 5120 * 4, l.ye);
+  BOOST_CHECK_LE(l.parts + pairs * 2 * 4 * 1152 * 4, l.ye);
+  BOOST_CHECK_LE(l.parts + pairs * 5120 * 4, l.ye);
   BOOST_CHECK_LE(l.ye + pairs * 5120 * 4, l.bytes);
 }
 
