@@ -12,6 +12,7 @@
 #include "engine/model/model.h"
 #include "engine/spill_start.h"
 #include "engine/weights/weight_source.h"
+#include "kernels/device.h"
 
 namespace tensorfold {
 namespace {
@@ -98,12 +99,12 @@ PrefixOptions prefix_options(const EngineOptions& options, const ModelConfig& co
 Result<EngineParts> load_parts(const EngineOptions& options,
                                const std::function<void(std::string)>& progress, const Clock& clock,
                                LogSink& log) {
-  if (options.device != "auto" && options.device != "cpu")
-    return unsupported("engine.device is \"" + options.device +
-                       "\": this build has only the CPU engine");
   if (options.model_path.empty())
     return invalid_argument("model.path is not set: a folder with config.json and tokenizer.json",
                             "model.path");
+  // Opened again by the model; here for its name, which is part of what is kept on disk.
+  TF_ASSIGN_OR_RETURN(const std::shared_ptr<Device> device, open_device(options.device));
+  log.write(LogLevel::kInfo, std::string("the model runs on ") + device->name(), {});
   progress("loading: configuration and tokenizer");
   TF_ASSIGN_OR_RETURN(const ModelConfig config,
                       load_model_config(options.model_path + "/config.json"));
@@ -126,7 +127,7 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   TF_ASSIGN_OR_RETURN(const CacheLayout layout, cache_layout(options, config, sizes));
   parts.loop.prefix = prefix_options(options, config, layout);
   progress("loading: index of the disk cache");
-  owned->tier = start_spill({options, layout, facts.fingerprint, "cpu"}, clock, log);
+  owned->tier = start_spill({options, layout, facts.fingerprint, device->name()}, clock, log);
   parts.loop.tier = owned->tier.get();
   progress("loading: weights");
   ModelOptions model;
@@ -140,12 +141,13 @@ Result<EngineParts> load_parts(const EngineOptions& options,
   model.tier = owned->tier.get();
   model.rows_max = options.prefill_rows + options.slots * (1 + parts.loop.planner.draft_rows);
   model.threads = options.threads;
+  model.device = options.device;
   TF_ASSIGN_OR_RETURN(owned->model, Model::load(model, *owned->collective));
   parts.runner = std::make_unique<StepExecutor>(*owned->model);
   progress("loading: row costs");
   const MeasureLimits limits = {options.slots, parts.loop.planner.draft_rows, sizes.pool_blocks,
                                 sizes.context, options.prefill_rows};
-  const DraftingStart drafting = {options, limits, owned->model->fingerprint(), "cpu",
+  const DraftingStart drafting = {options, limits, owned->model->fingerprint(), device->name(),
                                   config.vocab_size};
   TF_ASSIGN_OR_RETURN(parts.depth_policy,
                       make_depth_policy(drafting, *parts.runner, *parts.text, clock, log));
