@@ -44,6 +44,7 @@ struct ActiveReply {
   int calls = 0;
   int64_t started_us = 0, first_token_us = 0, last_write_us = 0;
   int prompt_done = 0, prompt_total = 0;  // of the first choice
+  int64_t reply_tokens = 0;               // so far, of all choices
 
   bool over() const { return running == 0 && (answered || gone); }
 };

@@ -121,6 +121,7 @@ void ReplyService::on_tokens(ActiveReply& reply, size_t index, std::span<const T
                              std::span<const TokenLogprob> logprobs) {
   if (reply.gone || reply.answered || reply.forced) return;
   ChoiceRun& choice = reply.choices[index];
+  reply.reply_tokens += static_cast<int64_t>(ids.size());
   if (reply.first_token_us == 0) {
     reply.first_token_us = clock_.monotonic_us();
     metrics_.first_token.add(static_cast<double>(reply.first_token_us - reply.started_us) / 1e6);

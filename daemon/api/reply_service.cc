@@ -204,13 +204,26 @@ void ReplyService::cancel_all(const Status& why) {
 bool ReplyService::cancel(std::string_view id, std::string_view label) {
   for (auto& reply : active_) {
     if (reply->info.id != id || reply->key.label != label || reply->answered) continue;
-    if (!reply->forced) {
-      reply->forced = Status(StatusCode::kCancelled, "the request was cancelled", {}, "cancelled");
-    }
-    stop_choices(*reply);
+    cancel(*reply);
     return true;
   }
   return false;
+}
+
+bool ReplyService::cancel(std::string_view id) {
+  for (auto& reply : active_) {
+    if (reply->info.id != id || reply->answered) continue;
+    cancel(*reply);
+    return true;
+  }
+  return false;
+}
+
+void ReplyService::cancel(ActiveReply& reply) {
+  if (!reply.forced) {
+    reply.forced = Status(StatusCode::kCancelled, "the request was cancelled", {}, "cancelled");
+  }
+  stop_choices(reply);
 }
 
 }  // namespace tensorfold::api

@@ -10,6 +10,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/api/key_gate.h"
@@ -40,6 +41,17 @@ struct ReplyCounters {
   uint64_t cancelled_total = 0;  // the client went away
 };
 
+// A reply in progress as an operator sees it: nothing of its text.
+struct ActiveInfo {
+  std::string id, label;
+  std::string_view dialect;  // "chat", "completions", "messages", "responses"
+  std::string_view state;    // "waiting", "prefill", "decode"
+  bool stream = false;
+  int prompt_tokens = 0, prompt_done = 0;
+  int64_t reply_tokens = 0;  // so far, of all choices
+  int64_t age_us = 0;
+};
+
 struct ActiveReply;
 
 class ReplyService {
@@ -60,6 +72,9 @@ class ReplyService {
   void cancel_all(const Status& why);  // every reply in progress ends with this error
   // Cancels the reply of that id if it belongs to the label; false: there is none.
   bool cancel(std::string_view id, std::string_view label);
+  // For the operator: every reply in progress, in order of arrival (reply_list.cc).
+  std::vector<ActiveInfo> list() const;
+  bool cancel(std::string_view id);
 
   size_t active() const { return active_.size() + parsing_ + gate_.waiting(); }
   const ReplyCounters& counters() const { return counters_; }
@@ -87,6 +102,7 @@ class ReplyService {
   void choice_done(ActiveReply& reply, size_t index, FinishReason reason, const ReplyStats& stats);
   void fail(ActiveReply& reply, const Status& status);
   void stop_choices(ActiveReply& reply);
+  void cancel(ActiveReply& reply);
   void send(ActiveReply& reply, const std::string& bytes);
   void watch(ActiveReply& reply, int64_t now_us);
   void log_end(const ActiveReply& reply, const Status& status);

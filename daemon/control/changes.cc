@@ -130,4 +130,35 @@ void Control::run_stop(const ExchangePtr& exchange) {
   commands_.stop(now);
 }
 
+void Control::run_requests(const ExchangePtr& exchange) {
+  std::string out;
+  api::JsonOut json(out);
+  json.open_object().key("schema_version").number(kSchemaVersion).key("requests").open_list();
+  for (const api::ActiveInfo& one : api_.chat().list()) {
+    json.open_object().key("id").string(one.id).key("label").string(one.label);
+    json.key("api").string(one.dialect).key("state").string(one.state);
+    json.key("stream").boolean(one.stream).key("prompt_tokens").number(one.prompt_tokens);
+    json.key("prompt_done").number(one.prompt_done).key("reply_tokens").number(one.reply_tokens);
+    json.key("age_s").number(static_cast<double>(one.age_us / 1000) / 1000).close_object();
+  }
+  json.close_list().close_object();
+  respond(exchange, std::move(out));
+}
+
+void Control::run_cancel(const ExchangePtr& exchange) {
+  const auto id = string_member(exchange->request().body, "id");
+  if (!id.ok()) {
+    exchange->respond(api::error_response(400, id.status()));
+    return;
+  }
+  if (!api_.chat().cancel(*id)) {
+    exchange->respond(api::error_response(
+        404, Status(StatusCode::kNotFound, "no reply in progress has the id " + id->substr(0, 64),
+                    "id")));
+    return;
+  }
+  log_change(*exchange, "cancel of " + *id);
+  respond_done(exchange, "cancel");
+}
+
 }  // namespace tensorfold::control

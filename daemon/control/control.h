@@ -68,6 +68,8 @@ class Control {
   void run_drain(const std::shared_ptr<http::Exchange>& exchange);        // changes.cc
   void run_resume(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
   void run_stop(const std::shared_ptr<http::Exchange>& exchange);         // changes.cc
+  void run_requests(const std::shared_ptr<http::Exchange>& exchange);     // changes.cc
+  void run_cancel(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
   void run_cache(const std::shared_ptr<http::Exchange>& exchange);        // cache_control.cc
   void run_cache_flush(const std::shared_ptr<http::Exchange>& exchange);  // cache_control.cc
 

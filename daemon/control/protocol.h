@@ -21,6 +21,8 @@ inline constexpr std::string_view kReloadPath = "/reload";
 inline constexpr std::string_view kDrainPath = "/drain";
 inline constexpr std::string_view kResumePath = "/resume";
 inline constexpr std::string_view kStopPath = "/stop";
+inline constexpr std::string_view kRequestsPath = "/requests";
+inline constexpr std::string_view kCancelPath = "/requests/cancel";
 inline constexpr std::string_view kCachePath = "/cache";
 inline constexpr std::string_view kCacheFlushPath = "/cache/flush";  // ?spill=1: on disk too
 inline constexpr std::string_view kSocketName = "control.sock";

@@ -149,3 +149,22 @@ def test_logs_is_journalctl_with_the_unit(tmp_path):
         "--unit=tensorfoldd.service", "--follow", "--since=-1h"]
     assert logs("--instance", "b", "logs", "--lines", "5", "--json") == [
         "--unit=tensorfoldd@b.service", "--lines=5", "--output=json"]
+
+
+def test_requests_are_listed_and_cancelled(start):
+    daemon = start()
+    daemon.wait_ready()
+    thread, _, errors = stream_in_thread(daemon, "slow 10 100000")
+    daemon.wait_status(lambda s: s["totals"]["requests"] >= 0 and s["slots"]["busy"] == 1)
+    (one,) = json.loads(tfctl(daemon, "request", "list", "--json").stdout)["requests"]
+    assert one["api"] == "chat" and one["stream"] is True and one["prompt_tokens"] > 0
+    assert one["id"].startswith("chatcmpl-") and one["age_s"] >= 0
+    table = tfctl(daemon, "request", "list").stdout.splitlines()
+    assert len(table) == 2 and one["id"] in table[1]
+    missing = tfctl(daemon, "request", "cancel", "chatcmpl-none")
+    assert missing.returncode == 1 and "chatcmpl-none" in missing.stderr
+    assert tfctl(daemon, "request", "cancel", one["id"]).returncode == 0
+    thread.join(10)
+    assert errors and errors[0].code == "cancelled"
+    daemon.wait_log(rf"cancel of {one['id']} \(uid")
+    assert json.loads(tfctl(daemon, "request", "list", "--json").stdout)["requests"] == []
