@@ -111,7 +111,7 @@ constexpr ChatField kFields[] = {
     {"chat_template_kwargs", kUsed, read_template_kwargs,
      "thinking, enable_thinking, reasoning_effort; they win over the top level's"},
     {"tools", kUsed, read_tools, "functions; the form of calls is enforced"},
-    {"tool_choice", kUsed, read_tool_choice, 
+    {"tool_choice", kUsed, read_tool_choice,
      "auto, required, a function, allowed_tools, or none (takes the tools out)"},
     {"parallel_tool_calls", kUsed, read_parallel_calls, "false: at most one call; default true"},
     {"draft", kUsed, read_draft, "false: no speculation, the text is the same; default true"},

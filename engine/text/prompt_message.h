@@ -57,7 +57,7 @@ struct PromptMessage {
   std::vector<Json> tools;  // function objects, without the {"type": "function"} around them
   std::optional<Json> response_format;
   std::optional<std::string> task;
-  bool wo_eos = false;  // an assistant turn to be continued: no end-of-sentence token
+  bool wo_eos = false;          // an assistant turn to be continued: no end-of-sentence token
   bool open_reasoning = false;  // with wo_eos: its reasoning is not closed either
 };
 
