@@ -1,0 +1,219 @@
+"""Every API over the embedded model: one prompt is one reply, whichever API asks and whether it is
+streamed; the official openai and anthropic packages, and tfctl verify."""
+
+import json
+import os
+import pathlib
+import subprocess
+
+import anthropic
+import pytest
+
+from conftest import Daemon, say
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = [pathlib.Path("/usr/share/tensorfoldd/tiny"), SOURCE / "packaging/tiny-model/model"]
+ASK = "What is 12 + 7?"
+TOOL = {"name": "emit", "description": "takes the result",
+        "parameters": {"type": "object", "properties": {"n": {"type": "integer"}},
+                       "required": ["n"], "additionalProperties": False}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}},
+          "required": ["a", "b"], "additionalProperties": False}
+
+pytestmark = pytest.mark.skipif(not any((f / "config.json").exists() for f in FOLDERS),
+                                reason="the embedded model is not there")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory):
+    running = Daemon(tmp_path_factory.mktemp("apis"), os.environ["TF_DAEMON"],
+                     '[model]\nname = "tiny"\n')
+    running.wait_ready()
+    yield running
+    assert running.stop() == 0, running.log
+
+
+@pytest.fixture
+def client(daemon):
+    return daemon.client(timeout=300)
+
+
+@pytest.fixture
+def claude(daemon):
+    return anthropic.Anthropic(base_url=daemon.url, api_key="none", max_retries=0, timeout=300)
+
+
+def sha(reply):
+    return reply.model_extra["tensorfold"]["token_sha"]
+
+
+def chat(client, **options):
+    options = {"max_tokens": 24, "temperature": 0, "messages": say(ASK), **options}
+    return client.chat.completions.create(model="tiny", **options)
+
+
+def test_one_prompt_is_one_reply_in_every_api(client, claude, daemon):
+    want = chat(client)
+    text = want.choices[0].message.content
+    assert text
+    message = claude.messages.create(model="tiny", max_tokens=24, messages=say(ASK),
+                                     extra_body={"temperature": 0})
+    assert (message.content[0].text, sha(message)) == (text, sha(want))
+    response = client.responses.create(model="tiny", input=ASK, max_output_tokens=24,
+                                       temperature=0)
+    assert (response.output_text, sha(response)) == (text, sha(want))
+    with claude.messages.stream(model="tiny", max_tokens=24, messages=say(ASK),
+                                extra_body={"temperature": 0}) as stream:
+        assert "".join(stream.text_stream) == text
+    events = list(client.responses.create(model="tiny", input=ASK, max_output_tokens=24,
+                                          temperature=0, stream=True))
+    assert events[-1].response.output_text == text
+    # The same prompt by its ids, through completions.
+    ids = json.loads(daemon.request("POST", "/tokenize", {"messages": say(ASK)})[2])
+    assert ids["count"] == want.usage.prompt_tokens
+    raw = client.completions.create(model="tiny", prompt=ids["tokens"], max_tokens=24,
+                                    temperature=0)
+    assert sha(raw) == sha(want) and raw.usage.prompt_tokens == ids["count"]
+    prompt = json.loads(daemon.request("POST", "/detokenize", {"tokens": ids["tokens"]})[2])
+    again = client.completions.create(model="tiny", prompt=prompt["prompt"], max_tokens=24,
+                                      temperature=0)
+    assert sha(again) == sha(want)
+    count = claude.messages.count_tokens(model="tiny", messages=say(ASK))
+    assert count.input_tokens == ids["count"]
+
+
+def test_choices_share_the_seed_and_differ(client):
+    options = {"messages": say("Tell me a short story."), "temperature": 2, "top_p": 1, "seed": 3}
+    reply = chat(client, n=3, **options)
+    assert [c.index for c in reply.choices] == [0, 1, 2]
+    shas = [c.model_extra["tensorfold"]["token_sha"] for c in reply.choices]
+    assert len(set(shas)) == 3
+    assert sha(chat(client, **options)) == shas[0]  # the first choice is what one would be
+    again = chat(client, n=3, **options)
+    assert [c.model_extra["tensorfold"]["token_sha"] for c in again.choices] == shas
+
+
+def test_logprobs_are_of_the_model(client):
+    import math
+    reply = chat(client, logprobs=True, top_logprobs=5, extra_body={"return_token_ids": True})
+    entries = reply.choices[0].logprobs.content
+    assert len(entries) == reply.usage.completion_tokens
+    assert b"".join(bytes(e.bytes) for e in entries).decode().startswith(
+        reply.choices[0].message.content)
+    for e in entries:
+        assert e.logprob <= 0
+        assert sum(math.exp(t.logprob) for t in e.top_logprobs) <= 1.0001
+        assert e.token == e.top_logprobs[0].token  # greedy
+    old = client.completions.create(model="tiny", prompt="one two three", max_tokens=8, logprobs=2,
+                                    temperature=0, echo=False)
+    assert len(old.choices[0].logprobs.tokens) == old.usage.completion_tokens
+
+
+def test_min_tokens_bias_and_allowed_tokens(client, daemon):
+    short = chat(client, messages=say("Hello!"), max_tokens=64)
+    made = short.usage.completion_tokens
+    assert short.choices[0].finish_reason == "stop" and made < 50
+    longer = chat(client, messages=say("Hello!"), max_tokens=64,
+                  extra_body={"min_tokens": made + 8, "return_token_ids": True})
+    assert longer.usage.completion_tokens >= made + 8
+    ids = longer.model_extra["tensorfold"]["token_ids"]
+    first = chat(client, messages=say("Hello!"), max_tokens=1, extra_body={"return_token_ids": True})
+    token = first.model_extra["tensorfold"]["token_ids"][0]
+    assert ids[0] == token
+    banned = chat(client, messages=say("Hello!"), max_tokens=4, logit_bias={str(token): -100},
+                  extra_body={"return_token_ids": True})
+    assert token not in banned.model_extra["tensorfold"]["token_ids"]
+    only = chat(client, messages=say("Hello!"), max_tokens=6,
+                extra_body={"allowed_token_ids": [token], "return_token_ids": True})
+    assert set(only.model_extra["tensorfold"]["token_ids"]) == {token}
+
+
+def test_continuing_gives_what_one_reply_gives(client):
+    whole = chat(client, max_tokens=20).choices[0].message.content
+    half = whole[:len(whole) // 2].rstrip()
+    rest = chat(client, max_tokens=20, messages=say(ASK) + [
+        {"role": "assistant", "content": half}], extra_body={"continue_final_message": True})
+    assert rest.choices[0].message.content is not None
+    count = rest.usage.prompt_tokens
+    assert count > chat(client, max_tokens=1).usage.prompt_tokens
+
+
+def test_warm_cache(client):
+    messages = say("Count from 1 to 10. " * 40)
+    cold = chat(client, messages=messages, max_tokens=0)
+    assert cold.usage.completion_tokens == 0
+    warm = chat(client, messages=messages, max_tokens=4)
+    salted = chat(client, messages=messages, max_tokens=4, extra_body={"cache_salt": "other"})
+    assert warm.usage.prompt_tokens_details.cached_tokens >= 0
+    assert salted.usage.prompt_tokens_details.cached_tokens == 0
+    assert sha(salted) == sha(warm)
+
+
+def test_forced_calls_and_forms(client, claude):
+    for stream in (False, True):
+        reply = chat(client, tools=[{"type": "function", "function": TOOL}], stream=stream,
+                     tool_choice={"type": "function", "function": {"name": "emit"}},
+                     max_tokens=200)
+        if stream:
+            pieces, finish = "", None
+            for chunk in reply:
+                for choice in chunk.choices:
+                    finish = choice.finish_reason or finish
+                    for call in choice.delta.tool_calls or []:
+                        pieces += call.function.arguments or ""
+        else:
+            pieces = reply.choices[0].message.tool_calls[0].function.arguments
+            finish = reply.choices[0].finish_reason
+        assert finish == "tool_calls" and isinstance(json.loads(pieces)["n"], int)
+    message = claude.messages.create(
+        model="tiny", max_tokens=200, messages=say(ASK), tool_choice={"type": "any"},
+        tools=[{"name": "emit", "input_schema": TOOL["parameters"]}],
+        extra_body={"temperature": 0})
+    assert message.stop_reason == "tool_use"
+    assert isinstance(message.content[-1].input["n"], int)
+    response = client.responses.create(model="tiny", input=ASK, temperature=0,
+                                       max_output_tokens=200, tool_choice="required",
+                                       tools=[{"type": "function", **TOOL}])
+    assert isinstance(json.loads(response.output[-1].arguments)["n"], int)
+    reply = chat(client, max_tokens=100, response_format={
+        "type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}})
+    assert set(json.loads(reply.choices[0].message.content)) == {"a", "b"}
+    response = client.responses.create(
+        model="tiny", input=ASK, temperature=0, max_output_tokens=100,
+        text={"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}})
+    assert set(json.loads(response.output_text)) == {"a", "b"}
+    message = claude.messages.create(
+        model="tiny", max_tokens=100, messages=say(ASK), extra_body={
+            "temperature": 0, "output_config": {"format": {"type": "json_schema",
+                                                           "schema": SCHEMA}}})
+    assert set(json.loads(message.content[0].text)) == {"a", "b"}
+
+
+def test_a_prompt_that_is_too_long(client, claude):
+    import openai
+    text = "word " * 40000
+    with pytest.raises(openai.BadRequestError) as error:
+        chat(client, messages=say(text))
+    assert (error.value.code, error.value.param) == ("context_length_exceeded", "messages")
+    with pytest.raises(openai.BadRequestError) as error:
+        client.completions.create(model="tiny", prompt=text)
+    assert (error.value.code, error.value.param) == ("context_length_exceeded", "prompt")
+    with pytest.raises(anthropic.BadRequestError) as error:
+        claude.messages.create(model="tiny", max_tokens=5, messages=say(text))
+    assert "maximum context length" in error.value.body["error"]["message"]
+
+
+def test_tfctl_verify(daemon):
+    def verify(*args):
+        return subprocess.run([os.environ["TF_CTL"], "verify", "--url", daemon.url, *args],
+                              capture_output=True, text=True, timeout=300)
+
+    done = verify()
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[:4] for line in lines] == ["PASS"] * 5
+    checks = json.loads(verify("--json").stdout)["checks"]
+    assert all(c["passed"] and c["received"] for c in checks)
+    wrong = verify("--model", "other")
+    assert wrong.returncode == 1 and wrong.stdout.count("FAIL") == 5
+    assert "does not exist" in wrong.stdout
