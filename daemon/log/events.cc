@@ -19,6 +19,7 @@ constexpr Event kEvents[] = {
     {"spill_off", "b1f0b6f2c4c94d6c8c2f5d0f6e6a3b17"},
     {"spill_on", "5c7d0e0e7a9b4f0fb8d1c3a2e4f59682"},
     {"spill_damaged", "d6a1f93b20754ad9a3f4b88c1e7c5d20"},
+    {"drafts_paused", "b7350bc6b9334bee80820082d564d4a1"},
     {"request_done", "79fc9c22b32149810aa1ea8d277885c3"},
 };
 
