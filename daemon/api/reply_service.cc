@@ -178,7 +178,7 @@ void ReplyService::watch(ActiveReply& reply, int64_t now_us) {
   if (settings_->stall_us > 0 && still_us > settings_->stall_us && reply.accepted) {
     log_.error("request " + reply.info.id + ": the engine has not moved for " +
                    std::to_string(still_us / 1'000'000) + " s",
-               {{"TF_EVENT", "request_stalled"}, {"TF_REQUEST_ID", reply.info.id}});
+               {{"TF_REQUEST_ID", reply.info.id}});
     fail(reply,
          Status(StatusCode::kInternal, "the engine makes no progress", {}, "engine_stalled"));
     return;

@@ -63,7 +63,7 @@ void check_order(Result<ReplyOrder> order, Dialect dialect) {
   for (const Request& request : order->prompts) {
     TF_CHECK_LE(request.stop.size(), kApiStopStringsMax);
     TF_CHECK(request.sampling.temperature >= 0 && request.sampling.temperature <= 2);
-    TF_CHECK(!request.max_tokens || *request.max_tokens >= 1);
+    TF_CHECK(!request.max_tokens || *request.max_tokens >= 0);
     TF_CHECK(!request.prompt.continue_final || !request.prompt.messages.empty());
   }
   write_a_reply(*order);

@@ -27,6 +27,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   TF_CHECK(request.sampling.temperature >= 0 && request.sampling.temperature <= 2);
   TF_CHECK(request.sampling.top_p > 0 && request.sampling.top_p <= 1);
   TF_CHECK(request.prompt.thinking.effort >= 1 && request.prompt.thinking.effort <= 100);
-  TF_CHECK(!request.max_tokens || *request.max_tokens >= 1);
+  TF_CHECK(!request.max_tokens || *request.max_tokens >= 0);
   return 0;
 }

@@ -1,0 +1,256 @@
+// What HTTP costs: the whole surface (sockets, parsing, writers) over an engine that does nothing.
+//
+//   parse to queue   from the whole request's arrival to Engine::submit
+//   token to socket  from RequestSink::on_tokens to the client's having read the event (the wake-up
+//                    of the loop, the writer, the socket and the loopback included)
+//   requests a second  short whole replies over kept connections: by the clock, and by the
+//   processor
+//                    time of the loop's thread alone ("on one core")
+// Targets stand beside the figures. The clients share the machine, so the clock's rate is a lower
+// bound.
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "daemon/api/api.h"
+#include "daemon/api/errors.h"
+#include "daemon/http/server.h"
+#include "daemon/service/uv_port.h"
+#include "engine/base/check.h"
+
+namespace tensorfold {
+namespace {
+
+constexpr int kClients = 4;
+constexpr int kRequestsEach = 5000;
+constexpr int kStreamTokens = 5000;
+constexpr int kTokenGapUs = 100;
+
+int64_t now_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
+double percentile_us(std::vector<int64_t> ns, double share) {
+  std::sort(ns.begin(), ns.end());
+  return static_cast<double>(ns[static_cast<size_t>(share * static_cast<double>(ns.size() - 1))]) /
+         1e3;
+}
+
+class PlainOutput final : public OutputStream {
+ public:
+  OutputDelta feed(std::span<const TokenId> ids) override {
+    OutputDelta delta;
+    delta.content.assign(ids.size(), 'x');
+    return delta;
+  }
+  OutputDelta finish() override { return {}; }
+  bool stopped() const override { return false; }
+  int reasoning_tokens() const override { return 0; }
+  int tool_calls() const override { return 0; }
+  int tool_calls_closed() const override { return 0; }
+};
+
+// Answers short requests inside submit(); long ones token by token from a thread of its own.
+class NullEngine final : public Engine {
+ public:
+  ~NullEngine() override {
+    for (std::thread& t : threads_) t.join();
+  }
+  Result<RequestId> submit(Request request, std::shared_ptr<RequestSink> sink) override {
+    submitted_ns.push_back(now_ns() - handled_ns);
+    const int tokens = request.max_tokens.value_or(1);
+    if (tokens < kStreamTokens) {
+      play(*sink, tokens, false);
+    } else {
+      threads_.emplace_back([this, sink, tokens] { play(*sink, tokens, true); });
+    }
+    return ++last_;
+  }
+  void cancel(RequestId) override {}
+  void drain() override {}
+  void resume() override {}
+  void flush_cache(bool) override {}
+  EngineStats stats() const override {
+    EngineStats stats;
+    stats.state = EngineStats::State::kReady;
+    stats.slots_total = 4;
+    return stats;
+  }
+  ModelInfo model() const override { return {"null", "null", 4096, 0, 256}; }
+  std::unique_ptr<OutputStream> output_stream(const OutputOptions&) const override {
+    return std::make_unique<PlainOutput>();
+  }
+  std::string token_text(TokenId) const override { return "x"; }
+  Result<std::vector<TokenId>> encode(const Prompt&) const override {
+    return std::vector<TokenId>{1};
+  }
+
+  int64_t handled_ns = 0;             // the loop thread's: when the last request was handed over
+  std::vector<int64_t> submitted_ns;  // from there to submit()
+  std::vector<int64_t> pushed_ns = std::vector<int64_t>(kStreamTokens);  // when a token was given
+
+ private:
+  void play(RequestSink& sink, int tokens, bool timed) {
+    sink.on_accepted(last_ + 1, 10, 0);
+    for (int i = 0; i < tokens; ++i) {
+      const TokenId id = 'x';
+      if (timed) {
+        std::this_thread::sleep_for(std::chrono::microseconds(kTokenGapUs));
+        pushed_ns[static_cast<size_t>(i)] = now_ns();
+      }
+      sink.on_tokens(std::span(&id, 1), {});
+    }
+    ReplyStats stats;
+    stats.token_sha = "0123456789ab";
+    stats.usage.completion_tokens = tokens;
+    sink.on_finished(ok_status(), FinishReason::kStop, stats);
+  }
+
+  std::vector<std::thread> threads_;
+  std::atomic<RequestId> last_{0};
+};
+
+int connect_to(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in where{};
+  where.sin_family = AF_INET;
+  where.sin_port = htons(static_cast<uint16_t>(port));
+  inet_pton(AF_INET, "127.0.0.1", &where.sin_addr);
+  const int one = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  TF_CHECK_EQ(connect(fd, reinterpret_cast<sockaddr*>(&where), sizeof where), 0);
+  return fd;
+}
+
+void send_chat(int fd, const std::string& members) {
+  const std::string body =
+      R"({"model":"null","messages":[{"role":"system","content":"Be brief."},)"
+      R"({"role":"user","content":"What is the capital of France?"}],"temperature":0.7,)" +
+      members + "}";
+  const std::string text =
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body;
+  TF_CHECK_EQ(send(fd, text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
+}
+
+void short_requests(int port) {
+  const int fd = connect_to(port);
+  char buffer[8192];
+  for (int i = 0; i < kRequestsEach; ++i) {
+    send_chat(fd, "\"max_tokens\":8");
+    std::string reply;
+    while (reply.find("\"accepted\":0}}") == std::string::npos) {
+      const ssize_t n = recv(fd, buffer, sizeof buffer, 0);
+      TF_CHECK(n > 0);
+      reply.append(buffer, static_cast<size_t>(n));
+    }
+  }
+  close(fd);
+}
+
+// When each token's event had been read.
+std::vector<int64_t> one_stream(int port) {
+  const int fd = connect_to(port);
+  send_chat(fd, "\"stream\":true,\"max_tokens\":" + std::to_string(kStreamTokens));
+  std::vector<int64_t> out;
+  char buffer[65536];
+  std::string tail;
+  while (out.size() < static_cast<size_t>(kStreamTokens)) {
+    const ssize_t n = recv(fd, buffer, sizeof buffer, 0);
+    TF_CHECK(n > 0);
+    const int64_t at = now_ns();
+    tail.append(buffer, static_cast<size_t>(n));
+    constexpr std::string_view kMark = "\"delta\":{\"content\":\"x";
+    for (size_t found = tail.find(kMark); found != std::string::npos; found = tail.find(kMark)) {
+      // An event carries as many tokens as were waiting.
+      for (size_t i = found + kMark.size() - 1; tail[i] == 'x'; ++i) out.push_back(at);
+      tail.erase(0, found + kMark.size());
+    }
+  }
+  close(fd);
+  return out;
+}
+
+void run() {
+  uv_loop_t loop;
+  TF_CHECK_EQ(uv_loop_init(&loop), 0);
+  NullEngine engine;
+  engine.submitted_ns.reserve(kClients * kRequestsEach + 8);
+  std::unique_ptr<api::Api> surface;
+  service::UvPort port(&loop, [&] { surface->chat().on_wake(); });
+  api::ApiOptions options;
+  options.chat.served_name = "null";
+  surface = std::make_unique<api::Api>(engine, options, system_clock(), null_log(), port);
+  http::ServerHooks hooks;
+  hooks.handle = [&](std::shared_ptr<http::Exchange> e) {
+    engine.handled_ns = now_ns();
+    surface->handle(e);
+  };
+  hooks.precheck = [&](const http::Request& r) { return surface->precheck(r); };
+  hooks.decorate = [&](const http::Request& q, http::Response& r) { surface->decorate(q, r); };
+  http::Server server(&loop, http::Limits(), hooks, system_clock(), null_log());
+  TF_CHECK(server.listen_tcp("127.0.0.1:0").ok());
+  double wall_s = 0;
+  std::vector<int64_t> read_ns;
+  timespec cpu_begin{}, cpu_end{};
+  std::atomic<bool> counted{false}, over{false};
+  std::thread clients([&] {
+    const int64_t begin = now_ns();
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kClients; ++i) threads.emplace_back(short_requests, server.port());
+    for (std::thread& t : threads) t.join();
+    wall_s = static_cast<double>(now_ns() - begin) / 1e9;
+    counted = true;
+    read_ns = one_stream(server.port());
+    over = true;
+    port.wake();
+  });
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu_begin);
+  while (!over) {
+    uv_run(&loop, UV_RUN_ONCE);
+    if (!counted) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu_end);
+  }
+  clients.join();
+  server.close(nullptr);
+  uv_run(&loop, UV_RUN_NOWAIT);
+  const double cpu_s = static_cast<double>(cpu_end.tv_sec - cpu_begin.tv_sec) +
+                       static_cast<double>(cpu_end.tv_nsec - cpu_begin.tv_nsec) / 1e9;
+  const int requests = kClients * kRequestsEach;
+  std::vector<int64_t> waits;
+  for (size_t i = 0; i < read_ns.size(); ++i) waits.push_back(read_ns[i] - engine.pushed_ns[i]);
+  engine.submitted_ns.resize(static_cast<size_t>(requests));
+  std::printf("%-28s %10s %10s   %s\n", "", "p50", "p99", "target at p99");
+  std::printf("%-28s %7.1f us %7.1f us   50 us\n", "parse to queue",
+              percentile_us(engine.submitted_ns, 0.5), percentile_us(engine.submitted_ns, 0.99));
+  std::printf("%-28s %7.1f us %7.1f us   50 us\n", "token to socket", percentile_us(waits, 0.5),
+              percentile_us(waits, 0.99));
+  std::printf(
+      "short requests a second: %.0f on one core (target 2,000), %.0f by the clock with %d "
+      "clients on this machine\n",
+      requests / cpu_s, requests / wall_s, kClients);
+  port.close();
+  surface.reset();
+  uv_run(&loop, UV_RUN_DEFAULT);
+  uv_loop_close(&loop);
+}
+
+}  // namespace
+}  // namespace tensorfold
+
+int main() {
+  tensorfold::run();
+  return 0;
+}
