@@ -53,7 +53,7 @@ def verbs(tfctl: str) -> str:
         summary = summary.strip()
         out += f"\t{plain(summary[0].upper() + summary[1:])}.\n\n"
         for line in options:
-            found = re.match(r"^      (--[\w-]+)(?: (\S+))?  (.*)$", line)
+            found = re.match(r"^      (--?[\w-]+)(?: (\S+))?  (.*)$", line)
             if found is None:
                 raise SystemExit(f"tfctl --help: not understood: {line!r}")
             out += f"\t{option(found[1], found[2] or '')}\n\t\t{plain(found[3])}\n\n"
