@@ -15,6 +15,7 @@ namespace tensorfold::ctl {
 struct GrammarBench {
   std::vector<std::string> passed, unsupported, valid_rejected, invalid_accepted;
   std::vector<std::string> reasons;  // of unsupported, in the same order
+  std::vector<double> warm_mask_us;
   std::vector<double> mask_us, window_us, compile_us;
   std::string slowest_mask, slowest_compile;  // whose: names of schemas
   double slowest_mask_us = 0, slowest_compile_us = 0;

@@ -196,7 +196,7 @@ int run_grammar_bench(const Invocation& call) {
             << ", valid rejected " << bench->valid_rejected.size() << ", invalid accepted "
             << bench->invalid_accepted.size() << "\n";
   for (const char* key :
-       {"valid_rejected", "invalid_accepted", "mask_us", "window_us", "compile_us"})
+       {"valid_rejected", "invalid_accepted", "mask_us", "warm_mask_us", "window_us", "compile_us"})
     *call.out << key << " " << dump_json_python(*json.find(key)) << "\n";
   for (size_t i = 0; i < bench->unsupported.size(); ++i)
     *call.out << "unsupported " << bench->unsupported[i] << ": " << bench->reasons[i] << "\n";

@@ -374,6 +374,19 @@ bool Frames::unused_left(const Frame& f, const Dfa& dfa) {
   return left > taken;
 }
 
+std::vector<std::string> Frames::used_rests(const Frame& f) const {
+  std::vector<std::string> out;
+  std::string rest;
+  for (const uint64_t item : sets_[frames_[f.parent].e]) {
+    rest.clear();
+    auto chain = static_cast<uint32_t>(item);
+    for (; chain > f.e; chain = chain_prefix_[chain])
+      rest.push_back(static_cast<char>(chain_byte_[chain]));
+    if (chain == f.e) out.emplace_back(rest.rbegin(), rest.rend());
+  }
+  return out;
+}
+
 // How many texts are accepted from each state, kManyWords for very many and for no end of them.
 const std::vector<uint32_t>& Frames::word_counts(uint32_t key, const Dfa& dfa) {
   auto [it, fresh] = finite_words_.emplace(key, std::vector<uint32_t>());

@@ -90,6 +90,8 @@ class Frames {
   // The white space just read, of frames that count it; and the frame with none.
   static uint32_t spaces_of(const Frame& frame);
   static Frame without_spaces(Frame frame);
+  // What is left of the items that were used and begin with what `frame` has captured.
+  std::vector<std::string> used_rests(const Frame& frame) const;
   // The frames that a kJoin stands for.
   void joined(FrameId join, FrameSet& out) const;
   // What follows a key: nothing when the key is not allowed here.

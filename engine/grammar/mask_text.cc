@@ -138,6 +138,42 @@ const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f
   return *piece;
 }
 
+// A text that must not be one of those before it. Only what those begin with can be used up, and
+// only what has a quotation mark can end as one of them.
+const MaskWalk::Piece& MaskWalk::unique_piece(FrameId frame, const TextSpec& spec, const Frame& f) {
+  std::unique_ptr<Piece>& piece = tops_[frame];
+  if (piece) return *piece;
+  piece = new_piece();
+  piece->dense = text_piece(spec, f).dense;
+  for (const std::string& rest : frames_.used_rests(f)) {
+    FrameSet now = {frame}, after;
+    uint32_t node = vocab_.all_root();
+    for (const char c : rest) {
+      uint32_t child = node + 1;
+      while (child < nodes_[node].end && nodes_[child].byte != static_cast<uint8_t>(c))
+        child = nodes_[child].end;
+      if (child >= nodes_[node].end) break;
+      after.clear();
+      for (const FrameId id : now) frames_.step(id, static_cast<uint8_t>(c), after);
+      node = child;
+      now.swap(after);
+      if (!now.empty()) continue;
+      const uint32_t last = nodes_[nodes_[node].end - 1].token_end;
+      for (uint32_t t = nodes_[node].token_begin; t < last; ++t) {
+        const int32_t id = vocab_.forest().tokens()[t];
+        piece->dense[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+      }
+      break;
+    }
+  }
+  std::vector<int32_t> tokens;
+  std::vector<uint32_t> exits;
+  walk_local(vocab_.quote_root(), states_.intern({frame}), tokens, exits);
+  piece->exits = intern_exits(std::move(exits));
+  finish(*piece, std::move(tokens));
+  return *piece;
+}
+
 // A terminal or raw text from here; exits: where it may end and one of `first` goes on.
 const MaskWalk::Piece& MaskWalk::raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f,
                                            const Bytes& first) {

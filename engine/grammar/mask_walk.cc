@@ -231,8 +231,7 @@ const MaskWalk::Piece& MaskWalk::top_piece(const Local& local) {
     const TextSpec& spec = program.texts[f.a];
     if (spec.raw) return raw_piece(*spec.dfa, &spec, f, first_below(local.below));
     if (f.d == 0 && f.e == 0) return text_piece(spec, f);
-    if (f.d == 0 && spec.dfa->universal && spec.max == kNoMax)
-      return open_piece(local.frame, any_text_, static_cast<int32_t>(f.b));
+    if (f.d == 0) return unique_piece(local.frame, spec, f);
   }
   if (f.kind == Kind::kKey && f.d == 0) {
     const ObjectShape& shape = program.objects[f.a];

@@ -84,6 +84,7 @@ class MaskWalk {
   const Piece& top_piece(const Local& local);
   const Piece& spaced_piece(FrameId plain, uint32_t spaces);
   const Piece& open_piece(FrameId frame, const TextSpec& spec, int32_t state);
+  const Piece& unique_piece(FrameId frame, const TextSpec& spec, const Frame& f);
   void walk_names(FrameId key, std::vector<int32_t>& tokens);
   const Piece& text_piece(const TextSpec& spec, const Frame& f);
   const Piece& raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f, const Bytes& first);

@@ -1,0 +1,271 @@
+"""Constrained decoding beside its peers: PyPI's newest xgrammar and llguidance, one machine, one
+thread, the same vocabulary and schemas, one engine at a time.
+
+usage: peers.py --work DIR --schemas DIR --tokenizer tokenizer.json --tfctl PROGRAM
+                [--engines ours,llguidance,xgrammar] [--limit N] [--seconds 60]
+
+--schemas: files {schema, tests: [{valid, data}]}. The peers are called in a loop inside one
+process per schema (a crash or a hang is that schema's), until the mask's words are readable in
+memory; the cost of an empty call is printed and subtracted. White space is free and members that a
+schema does not mention are allowed, for all. Caches are off: every schema is compiled once.
+"""
+
+import argparse
+import json
+import multiprocessing
+import pathlib
+import subprocess
+import sys
+import time
+import venv
+
+WINDOW = 6
+PACKAGES = ["xgrammar", "llguidance", "tokenizers", "numpy"]
+NOW = time.perf_counter_ns
+
+
+def in_environment(options) -> None:
+    """Runs this file again in a virtual environment that has the peers."""
+    python = options.work / "venv" / "bin" / "python"
+    stamp = options.work / "installed"
+    if not stamp.exists():
+        venv.create(options.work / "venv", with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "--upgrade", *PACKAGES],
+                       check=True)
+        stamp.write_text("\n".join(PACKAGES))
+    sys.exit(subprocess.run([str(python), *sys.argv, "--inside"], check=False).returncode)
+
+
+class Llguidance:
+    def __init__(self, text, width, end):
+        import llguidance
+        import llguidance.numpy
+        self.lib, self.end = llguidance, end
+        self.tokenizer = llguidance.LLTokenizer(text)
+        self.bits = llguidance.numpy.allocate_token_bitmask(1, width)
+
+    def compile(self, schema):
+        grammar = self.lib.LLMatcher.grammar_from_json_schema(
+            schema, overrides={"whitespace_flexible": True})
+        return lambda: self.start(grammar)
+
+    def start(self, grammar):
+        matcher = self.lib.LLMatcher(self.tokenizer, grammar)
+        if matcher.is_error():
+            raise ValueError(matcher.get_error())
+        return matcher
+
+    def mask(self, matcher):
+        self.lib.numpy.fill_next_token_bitmask(matcher, self.bits, 0)
+
+    def allowed(self, token):
+        return bool(int(self.bits[0, token // 32]) >> (token % 32) & 1)
+
+    def accept(self, matcher, token):
+        return matcher.consume_token(token)
+
+    def back(self, matcher, tokens):
+        matcher.rollback(tokens)
+
+    def empty(self, matcher):
+        return matcher.is_stopped()
+
+
+class Xgrammar:
+    def __init__(self, text, width, end):
+        import xgrammar
+        self.lib = xgrammar
+        model = json.loads(text)
+        vocab = [""] * width
+        for token, number in model["model"]["vocab"].items():
+            vocab[number] = token
+        added = {t["id"]: t["content"] for t in model["added_tokens"]}
+        for number, token in added.items():
+            vocab[number] = token
+        info = xgrammar.TokenizerInfo(vocab, vocab_type=xgrammar.VocabType.BYTE_LEVEL,
+                                      vocab_size=width, stop_token_ids=[end])
+        self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self.bits = xgrammar.allocate_token_bitmask(1, width)
+
+    def compile(self, schema):
+        compiled = self.compiler.compile_json_schema(schema, any_whitespace=True,
+                                                     strict_mode=False)
+        return lambda: self.lib.GrammarMatcher(compiled)
+
+    def mask(self, matcher):
+        if not matcher.fill_next_token_bitmask(self.bits):
+            self.bits.fill_(-1)
+
+    def allowed(self, token):
+        return bool(int(self.bits[0, token // 32]) >> (token % 32) & 1)
+
+    def accept(self, matcher, token):
+        return matcher.accept_token(token)
+
+    def back(self, matcher, tokens):
+        matcher.rollback(tokens)
+
+    def empty(self, matcher):
+        return matcher.is_terminated()
+
+
+def replay(engine, start, ids, end, out):
+    """Whether the instance is accepted and may end; times of masks, then of windows of six masks of
+    which 1..6 tokens stay in turn."""
+    matcher, good = start(), True
+    for token in ids:
+        begin = NOW()
+        engine.mask(matcher)
+        good = engine.allowed(token) and engine.accept(matcher, token)
+        out["mask"].append(NOW() - begin)
+        if not good:
+            break
+    if good:
+        engine.mask(matcher)
+        good = engine.allowed(end)
+    matcher, at, accepted = start(), 0, 1
+    while at + WINDOW < len(ids):
+        begin, taken = NOW(), 0
+        for token in ids[at:at + WINDOW]:
+            engine.mask(matcher)
+            if not engine.accept(matcher, token):
+                break
+            taken += 1
+        out["window"].append(NOW() - begin)
+        if taken < WINDOW:
+            break
+        accepted = accepted % WINDOW + 1
+        engine.back(matcher, WINDOW - accepted)
+        at += accepted
+    return good
+
+
+def one_schema(name, options, text, file, pipe):
+    import tokenizers
+    tokenizer = tokenizers.Tokenizer.from_str(text)
+    end = tokenizer.token_to_id("<｜end▁of▁sentence｜>")
+    engine = {"llguidance": Llguidance, "xgrammar": Xgrammar}[name](text, options.width, end)
+    content = json.loads(file.read_text())
+    out = {"mask": [], "window": [], "compile": 0, "rejected": False, "accepted": False}
+    try:
+        begin = NOW()
+        start = engine.compile(json.dumps(content["schema"]))
+        engine.mask(start())
+        out["compile"] = NOW() - begin
+    except Exception as error:  # its way of declining a schema
+        out["declined"] = str(error)[:200]
+        pipe.send(out)
+        return
+    matcher = start()
+    begin = NOW()
+    for _ in range(1000):
+        engine.empty(matcher)
+    empty = (NOW() - begin) / 1000
+    for test in content["tests"]:
+        ids = tokenizer.encode(json.dumps(test["data"], ensure_ascii=False),
+                               add_special_tokens=False).ids
+        good = replay(engine, start, ids, end, out)
+        out["rejected"] |= test["valid"] and not good
+        out["accepted"] |= good and not test["valid"]
+    out["mask"] = [max(0, t - 2 * empty) for t in out["mask"]]
+    out["window"] = [max(0, t - 2 * WINDOW * empty) for t in out["window"]]
+    out["empty"] = empty
+    pipe.send(out)
+
+
+def figures(times):
+    times = sorted(times)
+    at = lambda q: times[min(len(times) - 1, int(q * len(times)))] / 1000 if times else None
+    return {"count": len(times), "p50": at(.5), "p90": at(.9), "p99": at(.99), "p99.9": at(.999),
+            "max": at(1)}
+
+
+def peer(name, options, files):
+    text = pathlib.Path(options.tokenizer).read_text()
+    total = {"mask": [], "window": [], "compile": [], "passed": 0, "declined": 0, "rejected": 0,
+             "accepted": 0, "crashed": 0, "empty": []}
+    for file in files:
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.Process(target=one_schema,
+                                          args=(name, options, text, file, there))
+        process.start()
+        there.close()
+        out = None
+        try:
+            if here.poll(options.seconds):
+                out = here.recv()
+        except EOFError:
+            pass
+        process.kill()
+        process.join()
+        if out is None:
+            total["crashed"] += 1
+            continue
+        if "declined" in out:
+            total["declined"] += 1
+            continue
+        for key in ("mask", "window"):
+            total[key] += out[key]
+        total["compile"].append(out["compile"])
+        total["empty"].append(out["empty"])
+        total["rejected"] += out["rejected"]
+        total["accepted"] += out["accepted"]
+        total["passed"] += not out["rejected"] and not out["accepted"]
+    return {**{k: total[k] for k in ("passed", "declined", "rejected", "accepted", "crashed")},
+            "empty_call_us": (sum(total["empty"]) / len(total["empty"]) / 1000
+                              if total["empty"] else None),
+            **{k + "_us": figures(total[k]) for k in ("mask", "window", "compile")}}
+
+
+def ours(options, folder):
+    run = subprocess.run([options.tfctl, "grammar", "bench", str(folder), "--tokenizer",
+                          options.tokenizer, "--json"], capture_output=True, text=True, check=False)
+    data = json.loads(run.stdout)
+    return {"passed": len(data["passed"]), "declined": len(data["unsupported"]),
+            "rejected": len(data["valid_rejected"]), "accepted": len(data["invalid_accepted"]),
+            "crashed": 0, "empty_call_us": 0.0,
+            **{k: data[k] for k in ("mask_us", "window_us", "compile_us")}}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--work", required=True, type=pathlib.Path)
+    for name in ("schemas", "tokenizer", "tfctl"):
+        parser.add_argument("--" + name, required=True)
+    parser.add_argument("--engines", default="ours,llguidance,xgrammar")
+    parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--width", type=int, default=129280)
+    parser.add_argument("--inside", action="store_true")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    if not options.inside:
+        in_environment(options)
+    files = sorted(f for f in pathlib.Path(options.schemas).glob("*.json")
+                   if f.name != "MANIFEST.json")
+    if options.limit:
+        files = files[::max(1, len(files) // options.limit)][:options.limit]
+    folder = options.work / "schemas"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    for file in files:
+        (folder / file.name).symlink_to(file.resolve())
+    result = {}
+    for name in options.engines.split(","):
+        result[name] = ours(options, folder) if name == "ours" else peer(name, options, files)
+    print(json.dumps({"schemas": len(files), **result}, indent=1))
+    print("\n| engine | mask p50 / p99 / p99.9 / max us | window p50 / p99 us | "
+          "compile p50 / p99 / max ms | passed | declined | rejected | accepted | crashed |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    number = lambda v, by=1: "-" if v is None else f"{v / by:.1f}"
+    for name, r in result.items():
+        masks = " / ".join(number(r["mask_us"][q]) for q in ("p50", "p99", "p99.9", "max"))
+        windows = " / ".join(number(r["window_us"][q]) for q in ("p50", "p99"))
+        compiles = " / ".join(number(r["compile_us"][q], 1000) for q in ("p50", "p99", "max"))
+        print(f"| {name} | {masks} | {windows} | {compiles} | {r['passed']} | {r['declined']} | "
+              f"{r['rejected']} | {r['accepted']} | {r['crashed']} |")
+
+
+if __name__ == "__main__":
+    main()
