@@ -201,9 +201,7 @@ void PrefixIndex::drop(PrefixSnapshot* s, BlockLedger& ledger, CacheCommands& ou
 bool PrefixIndex::reclaim(int64_t blocks, const PrefixMatch& match, BlockLedger& ledger,
                           CacheCommands& out) {
   if (ledger.unpromised() >= blocks) return true;
-  int64_t kept = match.tail >= 0 && !ledger.held_by_sequence(match.tail) ? 1 : 0;
-  for (const BlockId b : match.blocks) kept += ledger.held_by_sequence(b) ? 0 : 1;
-  if (ledger.unpromised() + ledger.cached() - kept < blocks) return false;
+  if (ledger.unpromised() + ledger.cached() - kept_blocks(match, ledger) < blocks) return false;
   auto& by_age = tree_.by_age();
   const auto spare = [&](const PrefixSnapshot& s) { return s.number != match.snapshot; };
   while (ledger.unpromised() < blocks) {
@@ -222,8 +220,8 @@ bool PrefixIndex::reclaim(int64_t blocks, const PrefixMatch& match, BlockLedger&
     drop(&*oldest, ledger, out);
     ++counts_.evicted;
   }
-  // Blocks of the match that only other entries held too are its own now: still one short at most.
-  return ledger.unpromised() >= blocks;
+  TF_CHECK_GE(ledger.unpromised(), blocks);
+  return true;
 }
 
 void PrefixIndex::flush(bool /*disk*/, BlockLedger& ledger, CacheCommands& out) {

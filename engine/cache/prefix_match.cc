@@ -139,7 +139,8 @@ PrefixMatch PrefixIndex::match(const PrefixQuery& query) {
   match.snapshot_positions = found.best->length;
   const PrefixNode* node = found.best->at;
   const int64_t whole = found.positions / kBlockPositions * kBlockPositions;
-  if (found.positions > whole) match.tail = found.best->tail_block;
+  // Not needed when the match is cut back to the edge before it or further.
+  (found.positions > node->end ? match.tail : match.behind) = found.best->tail_block;
   for (; node->parent != nullptr; node = node->parent) {
     if (node->end > whole) {
       // Cut back over an edge: the block that was whole for the snapshot is now the last.

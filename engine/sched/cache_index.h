@@ -32,7 +32,16 @@ struct PrefixMatch {
   BlockId tail = -1;      // positions % kBlockPositions more positions, to be copied; -1: none
   int64_t snapshot = -1;  // rings at `snapshot_positions`; -1 with no positions
   int64_t snapshot_positions = 0;  // >= positions: cut back by the restore
+  BlockId behind = -1;  // cut back over a block edge: the block that the snapshot ends in
 };
+
+// Blocks of the pool that only the cache holds and that a match keeps there.
+inline int64_t kept_blocks(const PrefixMatch& match, const BlockLedger& ledger) {
+  const auto kept = [&](BlockId b) { return b >= 0 && !ledger.held_by_sequence(b) ? 1 : 0; };
+  int64_t n = kept(match.tail) + kept(match.behind);
+  for (const BlockId b : match.blocks) n += kept(b);
+  return n;
+}
 
 // A sequence as the planner knows it, between two steps.
 struct SequenceView {

@@ -42,9 +42,7 @@ bool Planner::pool_has(const SequenceSpec& spec) const {
   const std::vector<int32_t> ids = known_ids(spec);
   const PrefixMatch match =
       cache_.match(query_of(spec, ids, static_cast<int64_t>(spec.prompt.size())));
-  int64_t kept = match.tail >= 0 && !ledger_.held_by_sequence(match.tail) ? 1 : 0;
-  for (const BlockId b : match.blocks) kept += ledger_.held_by_sequence(b) ? 0 : 1;
-  return available - kept >= spec.blocks - static_cast<int64_t>(match.blocks.size());
+  return available - kept_blocks(match, ledger_) >= spec.blocks - static_cast<int64_t>(match.blocks.size());
 }
 
 bool Planner::prefix_ready(const SequenceSpec& spec) {

@@ -254,6 +254,28 @@ BOOST_AUTO_TEST_CASE(a_pool_of_just_the_prompt_still_takes_it) {
   b.require_empty();
 }
 
+BOOST_AUTO_TEST_CASE(a_match_keeps_every_block_of_its_snapshot) {
+  // Cut back over a block edge: the block behind it stays with the snapshot, of no use to the
+  // match.
+  Bench b(small(), 4);
+  b.run(text(1, 515));
+  Ids ids = text(1, 514);
+  const PrefixMatch at_end = b.match(joined(ids, {4999}));
+  BOOST_TEST(at_end.positions == 514);
+  BOOST_TEST(kept_blocks(at_end, b.ledger) == 3);
+  Bench c(small(), 4);
+  c.run(text(1, 513));
+  const PrefixMatch cut = c.match(joined(text(1, 512), {4999}));
+  BOOST_TEST(cut.positions == 512);
+  BOOST_TEST((cut.tail < 0 && cut.behind < 0) == false);
+  BOOST_TEST(kept_blocks(cut, c.ledger) == 3);
+  CacheCommands out;
+  BOOST_TEST(c.index.reclaim(1, cut, c.ledger, out));
+  BOOST_TEST(!c.index.reclaim(2, cut, c.ledger, out));
+  BOOST_TEST(out.empty());
+  c.require_empty();
+}
+
 BOOST_AUTO_TEST_CASE(without_room_for_snapshots_there_is_no_cache) {
   PrefixOptions o = small();
   o.snapshot_units = 0;
