@@ -248,3 +248,42 @@ BOOST_AUTO_TEST_CASE(prefixes_come_from_disk_while_others_run) {
   BOOST_TEST(p.serving->stats().pool_tokens_used == 0);
   BOOST_TEST(p.log.warnings().empty());
 }
+
+// Reads that fail, files that vanish while a request waits for them, a flush in between: the reply
+// is the cold run's, and the engine goes on.
+BOOST_AUTO_TEST_CASE(a_disk_that_fails_while_it_is_read_costs_only_time) {
+  Machines& m = machines();
+  std::mt19937_64 rng(25);
+  const ServingOptions o;
+  const auto text = random_text(rng, 600, m.vocab());
+  const Request request = cache_request(text, 2, rng);
+  const Reply cold = m.cold_run(request, o);
+  int whole = 0;
+  for (int64_t failing = -2; failing < 8; ++failing) {
+    FaultFileSystem files("/spill");
+    ManualClock clock;
+    clock.advance_us(1'000'000);
+    {
+      Process before(m.one, o, files, clock);
+      BOOST_TEST(equal_replies(before.serving->run_one(request), cold));
+    }
+    Process after(m.two, o, files, clock);
+    int64_t reads = 0;
+    files.set_hook([&](int64_t, FaultFileSystem::Op op, const std::string& path) {
+      const bool read = op == FaultFileSystem::Op::kRead || op == FaultFileSystem::Op::kOpen;
+      return read && reads++ == failing ? file_error(path, EIO) : ok_status();
+    });
+    const auto sink = after.serving->submit(request);
+    if (failing == -2) after.tier.flush();
+    after.serving->run_dry();
+    BOOST_TEST(equal_replies(sink->reply(), cold));
+    whole += sink->reply().stats.usage.cached_tokens == 599 ? 1 : 0;
+    const SpillStats s = after.tier.stats();
+    BOOST_TEST((failing < 0 || reads <= failing || s.read_errors + s.damaged > 0));
+    BOOST_TEST(after.log.warnings().size() <= 1u);
+    // What was lost is written again.
+    BOOST_TEST(equal_replies(after.serving->run_one(request), cold));
+  }
+  BOOST_TEST(whole > 0);
+  BOOST_TEST(whole < 10);
+}
