@@ -129,8 +129,7 @@ Status reason_to_stop(const Ticket& ticket, const Request& request, int64_t now_
 
 SubmitPipeline::SubmitPipeline(std::shared_ptr<const TextCodec> text, int vocab,
                                const Capacity& capacity, const Clock& clock, size_t queue_items,
-                               Deliver deliver,
-                               std::shared_ptr<ConstraintService> constraints)
+                               Deliver deliver, std::shared_ptr<ConstraintService> constraints)
     : text_(std::move(text)),
       vocab_(vocab),
       capacity_(capacity),

@@ -42,7 +42,8 @@ bool Planner::pool_has(const SequenceSpec& spec) const {
   const std::vector<int32_t> ids = known_ids(spec);
   const PrefixMatch match =
       cache_.match(query_of(spec, ids, static_cast<int64_t>(spec.prompt.size())));
-  return available - kept_blocks(match, ledger_) >= spec.blocks - static_cast<int64_t>(match.blocks.size());
+  return available - kept_blocks(match, ledger_) >=
+         spec.blocks - static_cast<int64_t>(match.blocks.size());
 }
 
 bool Planner::prefix_ready(const SequenceSpec& spec) {
