@@ -71,6 +71,21 @@ Result<ChatMessage> tool_result(const Json& block, const std::string& path) {
   return message;
 }
 
+// An error about an OpenAI function, said in the words of the Anthropic tool that it was made of.
+Status in_tool_words(const Status& status) {
+  const auto renamed = [](std::string text) {
+    for (const auto& [from, to] :
+         {std::pair<std::string_view, std::string_view>{".function.parameters", ".input_schema"},
+          {".function.", "."}}) {
+      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
+        text.replace(at, from.size(), to);
+      }
+    }
+    return text;
+  };
+  return Status(status.code(), renamed(status.message()), renamed(status.param()), status.reason());
+}
+
 Result<ToolCall> tool_use(const Json& block, const std::string& path) {
   TF_RETURN_IF_ERROR(only_members(block, path, {"name", "input"}));
   Json::Object function;
@@ -78,7 +93,9 @@ Result<ToolCall> tool_use(const Json& block, const std::string& path) {
   if (const Json* input = block.find("input")) function.emplace_back("arguments", *input);
   Json::Object call = {{"function", Json::object(std::move(function))}};
   if (const Json* id = block.find("id")) call.emplace_back("id", *id);
-  return read_tool_call(Json::object(std::move(call)), path);
+  auto parsed = read_tool_call(Json::object(std::move(call)), path);
+  if (!parsed.ok()) return in_tool_words(parsed.status());
+  return parsed;
 }
 
 // One turn of the client's list: user turns may give several messages.
@@ -173,21 +190,6 @@ Status read_turn(const Json& value, const std::string& path, std::vector<ChatMes
   }
   turn.flush(true);
   return ok_status();
-}
-
-// An error about an OpenAI function, said in the words of the Anthropic tool that it was made of.
-Status in_tool_words(const Status& status) {
-  const auto renamed = [](std::string text) {
-    for (const auto& [from, to] :
-         {std::pair<std::string_view, std::string_view>{".function.parameters", ".input_schema"},
-          {".function.", "."}}) {
-      for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
-        text.replace(at, from.size(), to);
-      }
-    }
-    return text;
-  };
-  return Status(status.code(), renamed(status.message()), renamed(status.param()), status.reason());
 }
 
 }  // namespace

@@ -62,6 +62,18 @@ Status read_content(const Json& value, const std::string& path, ChatMessage& mes
   return ok_status();
 }
 
+// An error about a nested function, said about the flat one.
+Status in_flat_words(const Status& status) {
+  const auto renamed = [](std::string text) {
+    constexpr std::string_view kFrom = ".function.";
+    for (size_t at = text.find(kFrom); at != std::string::npos; at = text.find(kFrom, at)) {
+      text.replace(at, kFrom.size(), ".");
+    }
+    return text;
+  };
+  return Status(status.code(), renamed(status.message()), renamed(status.param()), status.reason());
+}
+
 // The turn of the assistant that items are added to, or a new one.
 class Items {
  public:
@@ -119,12 +131,13 @@ class Items {
     TF_ASSIGN_OR_RETURN(std::string id, member_text(item, path, "call_id"));
     const Json wrapped = Json::object(
         {{"id", Json::string(std::move(id))}, {"function", Json::object(std::move(function))}});
-    TF_ASSIGN_OR_RETURN(ToolCall parsed, read_tool_call(wrapped, path));
+    auto parsed = read_tool_call(wrapped, path);
+    if (!parsed.ok()) return in_flat_words(parsed.status());
     ChatMessage& message = turn(false);
     if (message.tool_calls.size() == kToolCallsMax) {
       return invalid_argument(path + ": too many calls in one turn", path);
     }
-    message.tool_calls.push_back(std::move(parsed));
+    message.tool_calls.push_back(std::move(parsed).value());
     return ok_status();
   }
 
@@ -175,18 +188,6 @@ Json nested_function(const Json& flat, bool with_all) {
   }
   return Json::object(
       {{"type", Json::string("function")}, {"function", Json::object(std::move(function))}});
-}
-
-// An error about a nested function, said about the flat one.
-Status in_flat_words(const Status& status) {
-  const auto renamed = [](std::string text) {
-    constexpr std::string_view kFrom = ".function.";
-    for (size_t at = text.find(kFrom); at != std::string::npos; at = text.find(kFrom, at)) {
-      text.replace(at, kFrom.size(), ".");
-    }
-    return text;
-  };
-  return Status(status.code(), renamed(status.message()), renamed(status.param()), status.reason());
 }
 
 }  // namespace
