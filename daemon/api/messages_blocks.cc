@@ -74,9 +74,12 @@ Result<ChatMessage> tool_result(const Json& block, const std::string& path) {
 // An error about an OpenAI function, said in the words of the Anthropic tool that it was made of.
 Status in_tool_words(const Status& status) {
   const auto renamed = [](std::string text) {
-    for (const auto& [from, to] :
-         {std::pair<std::string_view, std::string_view>{".function.parameters", ".input_schema"},
-          {".function.", "."}}) {
+    constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+        {".function.parameters", ".input_schema"},
+        {".function.arguments", ".input"},
+        {".function.", "."},
+    };
+    for (const auto& [from, to] : kWords) {
       for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
         text.replace(at, from.size(), to);
       }
