@@ -2,6 +2,7 @@
 // vocabulary. The whole path from chat messages to text, and what a bad folder or option says.
 #include <boost/test/unit_test.hpp>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -195,8 +196,12 @@ BOOST_AUTO_TEST_CASE(thinking_starts_in_reasoning_and_its_budget_closes_it) {
 BOOST_AUTO_TEST_CASE(what_can_not_be_served_says_so) {
   const ModelFolder folder;
   EngineOptions o = options(folder);
-  o.device = "cuda";
-  BOOST_TEST(failure(o).find("\"cuda\"") != std::string::npos);
+  o.device = "gpu";
+  BOOST_TEST(failure(o).find("not \"gpu\"") != std::string::npos);
+  o.device = "cuda:7";
+  setenv("TENSORFOLD_CUDA_LIBRARY", "/nonexistent/library.so", 1);
+  BOOST_TEST(failure(o).find("/nonexistent/library.so") != std::string::npos);
+  unsetenv("TENSORFOLD_CUDA_LIBRARY");
   o = options(folder);
   o.context = int64_t{1} << 30;
   BOOST_TEST(failure(o).find("engine.context") != std::string::npos);
