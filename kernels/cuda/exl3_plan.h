@@ -28,7 +28,7 @@ constexpr Exl3DensePlan exl3_dense_plan(int padded_in, int padded_out) {
   Exl3DensePlan p;
   p.blocks = padded_in / 128;
   const int columns = padded_out / 128;
-  int cluster = columns >= 96 ? 1 : columns >= 52 ? 2 : columns >= 36 ? 3 : columns >= 24 ? 4 : 8;
+  int cluster = columns >= 96 ? 1 : columns >= 52 ? 2 : columns >= 24 ? 4 : 8;
   if (cluster > p.blocks) cluster = p.blocks;
   p.cta_blocks = (p.blocks + cluster - 1) / cluster;
   p.cluster = (p.blocks + p.cta_blocks - 1) / p.cta_blocks;

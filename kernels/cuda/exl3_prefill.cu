@@ -32,7 +32,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   });
   auto load = [&](int step, uint32_t to) {
     if (step < steps) loader.next(to);
-    copy_commit();
   };
   float d[kTN / 2];
   prefill_product<kTN, kStages>(job.weight.half_bits / 2, base, Stage::kBytes, steps, warp, lane,

@@ -168,7 +168,7 @@ template <int K, int TN, int kStages, typename Load>
 __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes, int steps,
                                             int tile, int lane, Load& load, float (&d)[TN / 2]) {
   constexpr bool kAhead = kPrefillAhead<TN>;
-  constexpr int kDistance = kAhead ? kStages - 2 : kStages - 1;
+  constexpr int kDistance = kStages - 2;
   uint32_t code[K];
 #pragma unroll
   for (int j = 0; j < K; ++j) {
@@ -180,36 +180,42 @@ __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes,
   const uint32_t end = ring + kStages * stage_bytes;
   uint32_t read = ring, write = ring + kDistance * stage_bytes;
   uint32_t even[4][4], odd[4][4];
-  const auto begin = [&](int step) {
-    copy_wait<kDistance - 1>();
+  const auto begin = [&]() {
+    copy_wait<kAhead ? kDistance - 1 : kStages / 2 - 2>();
 #if TF_WGMMA
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     __syncthreads();
-    load(step + kDistance, write);
   };
-  const auto advance = [&]() {
-    read = read + stage_bytes == end ? ring : read + stage_bytes;
+  const auto start = [&](int step) {
+    load(step + kDistance, write);
     write = write + stage_bytes == end ? ring : write + stage_bytes;
+  };
+  const auto multiply = [&](uint32_t(&a)[4][4]) {
+    prefill_step<K, TN>(read, code, lane, a, d);
+    read = read + stage_bytes == end ? ring : read + stage_bytes;
   };
 #pragma unroll 1
   for (int step = 0; step < steps; step += 2) {
-    begin(step);
-    prefill_step<K, TN>(read, code, lane, even, d);
-    if constexpr (kAhead)
-      prefill_wait<4>(odd);
-    else
-      prefill_wait<0>(even);
-    advance();
-    begin(step + 1);
+    begin();
+    start(step);
     if constexpr (kAhead) {
-      prefill_step<K, TN>(read, code, lane, odd, d);
+      copy_commit();
+      multiply(even);
+      prefill_wait<4>(odd);
+      begin();
+      start(step + 1);
+      copy_commit();
+      multiply(odd);
       prefill_wait<4>(even);
     } else {
-      prefill_step<K, TN>(read, code, lane, even, d);
+      start(step + 1);
+      copy_commit();
+      multiply(even);
+      multiply(odd);
       prefill_wait<0>(even);
+      prefill_wait<0>(odd);
     }
-    advance();
   }
   if constexpr (kAhead) prefill_wait<0>(odd);
 }
@@ -220,10 +226,13 @@ template <int TN, int kStages, typename Load>
 __device__ __forceinline__ void prefill_product(int bits, uint32_t ring, uint32_t stage_bytes,
                                                 int steps, int tile, int lane, Load& load,
                                                 float (&d)[TN / 2]) {
-  constexpr int kDistance = kPrefillAhead<TN> ? kStages - 2 : kStages - 1;
+  constexpr int kDistance = kStages - 2;
 #pragma unroll
   for (int i = 0; i < TN / 2; ++i) d[i] = 0;
-  for (int step = 0; step < kDistance; ++step) load(step, ring + step * stage_bytes);
+  for (int step = 0; step < kDistance; ++step) {
+    load(step, ring + step * stage_bytes);
+    if (kPrefillAhead<TN> || step % 2 != 0) copy_commit();
+  }
   switch (bits) {
 #define TF_CASE(K)                                                              \
   case K:                                                                       \
@@ -231,7 +240,8 @@ __device__ __forceinline__ void prefill_product(int bits, uint32_t ring, uint32_
     break;
     TF_CASE(2)
     TF_CASE(3)
-    TF_CASE(4) TF_CASE(5) TF_CASE(6)
+    TF_CASE(4)
+    TF_CASE(5) TF_CASE(6)
 #undef TF_CASE
         default : break;
   }

@@ -69,13 +69,32 @@ __device__ void finish(const MoeDecodeArgs& a, const Exl3Parts& w, int pair, int
     combine(a, row, key, at, lane);
 }
 
+// The codes of this warp's first unit into L2, while gate and up are still at work.
+__device__ void prefetch_first(const MoeDecodeArgs& a, int lane) {
+  const int of = 2 * a.down.chunks;
+  const auto index = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
+  const int number = index / of / a.gate.blocks;
+  if (number >= *a.at<int32_t>(a.l.entry_count)) return;
+  const Exl3Parts& w = a.p.expert[a.at<MoeEntry>(a.l.entries)[number].expert].w2;
+  const int unit = index % of, column = index / of % a.gate.blocks;
+  const int begin = (unit >> 1) * a.down.chunk_blocks;
+  const int blocks = min(a.down.chunk_blocks, a.down.blocks - begin);
+  const int64_t block_bytes = w.half_bits * 512;  // two units of 64 inputs
+  const auto* from = static_cast<const char*>(w.trellis) +
+                     (int64_t{2 * column + (unit & 1)} * a.down.blocks + begin) * block_bytes;
+  for (int64_t at = lane * 128; at < blocks * block_bytes; at += 32 * 128)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
+}
+
 template <bool kEight>
 __global__ void __launch_bounds__(kMoeThreads, 2)
     moe_down_kernel(const __grid_constant__ MoeDecodeArgs a) {
   const int lane = threadIdx.x & 31;
   const int h = a.padded_hidden(), inter = a.padded_inter();
-  allow_next();
+  // The work list is complete: gate and up let this kernel begin after they had it.
+  prefetch_first(a, lane);
   wait_for_previous();
+  allow_next();
   const int of = 2 * a.down.chunks;  // units of 128 outputs
   const int units = *a.at<int32_t>(a.l.entry_count) * a.gate.blocks * of;
   MoeTickets tickets(a.at<int32_t>(a.l.tickets) + 1);

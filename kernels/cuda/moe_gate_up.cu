@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kMoeThreads, 2)
     moe_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
   const int lane = threadIdx.x & 31;
   const int h = a.padded_hidden(), inter = a.padded_inter();
-  allow_next();
   wait_for_previous();
+  allow_next();                      // the next kernel may read the work list from here on
   const int of = 4 * a.gate.chunks;  // units of 128 outputs
   const int units = *a.at<int32_t>(a.l.entry_count) * a.down.blocks * of;
   MoeTickets tickets(a.at<int32_t>(a.l.tickets));

@@ -69,7 +69,7 @@ __device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair,
 
 template <int TN, int kStages>
 __global__ void __launch_bounds__(kGateThreads, 1)
-    gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
+    prefill_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
   extern __shared__ __align__(1024) uint8_t smem[];
   __shared__ int32_t pairs[TN];
   using Stage = PrefillStage<TN>;
@@ -90,7 +90,6 @@ __global__ void __launch_bounds__(kGateThreads, 1)
                              [&](int r) { return x + (int64_t{pairs[r]} * 2 + matrix) * h; });
     auto load = [&](int step, uint32_t to) {
       if (step < steps) loader.next(to);
-      copy_commit();
     };
     float d[TN / 2];
     prefill_product<TN, kStages>((matrix == 0 ? e.w1 : e.w3).half_bits / 2,
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(kGateThreads, 1)
 
 template <int TN, int kStages>
 __global__ void __launch_bounds__(kDownThreads, 2)
-    down_kernel(const __grid_constant__ MoeDecodeArgs a) {
+    prefill_down_kernel(const __grid_constant__ MoeDecodeArgs a) {
   extern __shared__ __align__(1024) uint8_t smem[];
   __shared__ int32_t pairs[TN];
   using Stage = PrefillStage<TN>;
@@ -133,7 +132,6 @@ __global__ void __launch_bounds__(kDownThreads, 2)
                              [&](int r) { return z + int64_t{pairs[r]} * inter; });
     auto load = [&](int step, uint32_t to) {
       if (step < steps) loader.next(to);
-      copy_commit();
     };
     float d[TN / 2];
     prefill_product<TN, kStages>(w.half_bits / 2, base, Stage::kBytes, steps, warp, lane, load, d);
@@ -219,18 +217,18 @@ cudaError_t run(MoeDecodeArgs& a, int sms, cudaStream_t stream, const char** whe
   cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   at("moe_prefill: gate and up");
-  error = cudaFuncSetAttribute(gate_up_kernel<TN, kStages>,
+  error = cudaFuncSetAttribute(prefill_gate_up_kernel<TN, kStages>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, gate_bytes);
   if (error != cudaSuccess) return error;
-  gate_up_kernel<TN, kStages>
+  prefill_gate_up_kernel<TN, kStages>
       <<<static_cast<unsigned>(sms), kGateThreads, static_cast<size_t>(gate_bytes), stream>>>(a);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   at("moe_prefill: down");
-  error = cudaFuncSetAttribute(down_kernel<TN, kStages>,
+  error = cudaFuncSetAttribute(prefill_down_kernel<TN, kStages>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, down_bytes);
   if (error != cudaSuccess) return error;
-  down_kernel<TN, kStages>
+  prefill_down_kernel<TN, kStages>
       <<<static_cast<unsigned>(2 * sms), kDownThreads, static_cast<size_t>(down_bytes), stream>>>(
           a);
   error = cudaGetLastError();
@@ -269,10 +267,9 @@ cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream, const cha
   // experts should fit one tile: mean + 3 deviations of a uniform choice.
   const bool large = shared >= 220 * 1024;  // else the 99 KB of a GB10
   const int rows = prefill_tile_rows(p.rows, p.topk, p.experts);
-  if (!large)
-    return rows <= 32 ? run<32, 4>(a, sms, stream, where) : run<64, 3>(a, sms, stream, where);
+  if (!large) return run<32, 4>(a, sms, stream, where);
   if (rows <= 32) return run<32, 6>(a, sms, stream, where);
-  if (rows <= 64) return run<64, 5>(a, sms, stream, where);
+  if (rows <= 64) return run<64, 6>(a, sms, stream, where);
   if (rows <= 96) return run<96, 4>(a, sms, stream, where);
   if (rows <= 128) return run<128, 4>(a, sms, stream, where);
   return run<160, 4>(a, sms, stream, where);
