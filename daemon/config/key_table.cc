@@ -34,8 +34,9 @@ constexpr Key kKeys[] = {
     {"http.max_body_bytes", &C::http_max_body_bytes, "33554432", 1024, kGib, "", kRestart,
      "Longest request body in bytes."},
 
-    {"engine.device", &C::engine_device, "\"auto\"", 0, 0, "auto|cpu|cuda", kRestart,
-     "Where the model runs: auto, cpu or cuda."},
+    {"engine.device", &C::engine_device, "\"auto\"", 0, 0,
+     "auto|cpu|cuda|cuda:0|cuda:1|cuda:2|cuda:3", kRestart,
+     "Where the model runs: auto, cpu, cuda or cuda:N, the N-th GPU of 0..3."},
     {"engine.slots", &C::engine_slots, "4", 1, 64, "", kRestart,
      "Replies that are made at the same time."},
     {"engine.context", &C::engine_context, "1048576", 256, 1048576, "", kRestart,

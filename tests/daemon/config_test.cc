@@ -80,7 +80,8 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_and_column) {
        "f.toml:2:9: engine.slots must be an integer, not a number with a fraction"},
       {"[engine]\nslots = \"4\"\n", "f.toml:2:9: engine.slots must be an integer, not a string"},
       {"[engine]\n  device = \"gpu\"\n",
-       "f.toml:2:12: engine.device must be one of auto|cpu|cuda, not \"gpu\""},
+       "f.toml:2:12: engine.device must be one of auto|cpu|cuda|cuda:0|cuda:1|cuda:2|cuda:3, not "
+       "\"gpu\""},
       {"[text]\nthinking = 1\n",
        "f.toml:2:12: text.thinking must be true or false, not an integer"},
       {"[sampling]\ntop_p = 1.5\n", "f.toml:2:9: sampling.top_p must be 0..1, not 1.5"},

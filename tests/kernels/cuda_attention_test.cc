@@ -190,6 +190,19 @@ int wrong_lists(const IndexSelectParams& p, const Lists& l, int64_t r, int64_t v
   return wrong + (same ? 0 : 1);
 }
 
+// Candidates as an earlier layer may leave them: every third block of 4 entries that a row sees.
+void every_third_block(const Scene& scene, int most, std::vector<int32_t>& blocks,
+                       std::vector<int32_t>& counts) {
+  for (int r = 0; r < scene.rows; ++r) {
+    const int64_t visible = visible_entries(scene.positions[static_cast<size_t>(r)], scene.ratio);
+    int32_t count = 0;
+    for (int64_t b = 0; b * 4 < visible && count < most; b += 3, ++count)
+      blocks.push_back(static_cast<int32_t>(b));
+    blocks.resize(static_cast<size_t>((r + 1) * most), -1);
+    counts.push_back(count);
+  }
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(appended_rows) {
@@ -277,16 +290,8 @@ BOOST_AUTO_TEST_CASE(chosen_entries_are_the_best_of_the_scores) {
     Both<uint16_t> iq(bf16(fresh(n * p.heads * p.dim))), iw(bf16(fresh(n * p.heads)));
     Both<float> rope(rope_for(scene.positions, p.rope_dim));
     Both<uint8_t> pool(scene.random_pool());
-    // Given candidates: the first block of every other group of three.
     std::vector<int32_t> given, given_count;
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t visible = visible_entries(scene.positions[static_cast<size_t>(r)], scene.ratio);
-      int32_t count = 0;
-      for (int64_t b = 0; b * 4 < visible && count < p.candidate_blocks; b += 3, ++count)
-        given.push_back(static_cast<int32_t>(b));
-      given.resize(static_cast<size_t>((r + 1) * p.candidate_blocks), -1);
-      given_count.push_back(count);
-    }
+    every_third_block(scene, p.candidate_blocks, given, given_count);
     Both<int32_t> candidates(given), candidate_count(given_count);
     auto selected = Both<int32_t>::out(n * p.topk), count = Both<int32_t>::out(n);
     auto scores = Both<float>::out(n * p.scores_stride);
