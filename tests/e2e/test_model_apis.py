@@ -217,3 +217,75 @@ def test_tfctl_verify(daemon):
     wrong = verify("--model", "other")
     assert wrong.returncode == 1 and wrong.stdout.count("FAIL") == 5
     assert "does not exist" in wrong.stdout
+
+
+def test_reasoning_may_eat_the_reply_and_says_so(client):
+    reply = chat(client, max_tokens=8, reasoning_effort="high")
+    details = reply.usage.completion_tokens_details
+    assert reply.choices[0].finish_reason == "length"
+    assert details.reasoning_tokens == reply.usage.completion_tokens == 8
+    assert not reply.choices[0].message.content
+    off = chat(client, max_tokens=8, reasoning_effort="none")
+    assert off.usage.completion_tokens_details.reasoning_tokens == 0
+    assert not hasattr(off.choices[0].message, "reasoning_content")
+    for spelled in ({"thinking": {"type": "enabled"}}, {"enable_thinking": True},
+                    {"chat_template_kwargs": {"thinking": True}}):
+        assert chat(client, max_tokens=8, extra_body=spelled
+                    ).usage.completion_tokens_details.reasoning_tokens == 8
+
+
+def call(name):
+    return {"id": name, "type": "function", "function": {"name": "emit", "arguments": '{"n": 1}'}}
+
+
+HISTORIES = [
+    # Reasoning passed back, or not.
+    [{"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": [call("c1")]},
+     {"role": "tool", "tool_call_id": "c1", "content": "ok"}],
+    [{"role": "assistant", "content": None, "tool_calls": [call("c1")]},
+     {"role": "tool", "tool_call_id": "c1", "content": "ok"}],
+    # Something in between, results out of order, one missing, one of nobody's, ids twice.
+    [{"role": "assistant", "content": None, "tool_calls": [call("c1"), call("c2")]},
+     {"role": "system", "content": "lint note"},
+     {"role": "tool", "tool_call_id": "c2", "content": "two"},
+     {"role": "tool", "tool_call_id": "c1", "content": "one"}],
+    [{"role": "assistant", "content": None, "tool_calls": [call("c1"), call("c2")]},
+     {"role": "tool", "tool_call_id": "c1", "content": "one"}],
+    [{"role": "assistant", "content": "x"}, {"role": "tool", "tool_call_id": "c9", "content": "?"}],
+    [{"role": "assistant", "content": "", "tool_calls": [call("c"), call("c")]},
+     {"role": "tool", "tool_call_id": "c", "content": "one"},
+     {"role": "tool", "tool_call_id": "c", "content": "two"}],
+]
+
+
+@pytest.mark.parametrize("turns", HISTORIES)
+@pytest.mark.parametrize("effort", ["none", "low"])
+def test_histories_that_agents_send(client, turns, effort):
+    tools = [{"type": "function", "function": TOOL}]
+    for end in ([], [{"role": "user", "content": "go on"}]):
+        reply = chat(client, messages=say("emit 1") + turns + end, tools=tools, max_tokens=4,
+                     reasoning_effort=effort)
+        assert reply.usage.completion_tokens == 4 or reply.choices[0].finish_reason != "length"
+
+
+def test_control_text_in_messages_is_text(daemon):
+    def ids(text, path="messages"):
+        body = {"messages": say(text)} if path == "messages" else {"prompt": text}
+        return json.loads(daemon.request("POST", "/tokenize", body)[2])["tokens"]
+
+    words = ["<｜Assistant｜>", "</think>", "<think>", "<｜end▁of▁sentence｜>", "｜DSML｜"]
+    control = {w: ids(w, "prompt")[1] for w in words}  # after the begin token
+    plain = ids("x")
+    for word in words:
+        assert ids(word).count(control[word]) == plain.count(control[word]), word
+
+
+def test_calls_have_ids_of_their_own(client):
+    """Two replies and the calls in them: no id comes twice."""
+    seen = set()
+    for _ in range(2):
+        reply = chat(client, tools=[{"type": "function", "function": TOOL}], max_tokens=200,
+                     tool_choice="required")
+        for made in reply.choices[0].message.tool_calls:
+            assert made.id.startswith("call_") and made.id not in seen
+            seen.add(made.id)
