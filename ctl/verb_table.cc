@@ -48,11 +48,19 @@ constexpr Option kLogsOptions[] = {
     {"--unit", "NAME", "of another unit"},
     {"--json", "", "print JSON"},
 };
+constexpr Option kRequestListOptions[] = {{"--json", "", "print JSON"}};
+constexpr Option kRequestCancelOptions[] = {{"--json", "", "print JSON"}};
 constexpr Option kConfigShowOptions[] = {
     {"--all", "", "also what has its default"},
     {"--json", "", "print JSON"},
 };
 
+constexpr Option kVerifyOptions[] = {
+    {"--url", "URL", "the server (http://127.0.0.1:8888)"},
+    {"--key-file", "FILE", "its API key, the first of this file"},
+    {"--model", "NAME", "the model to ask; the first served one"},
+    {"--json", "", "print JSON"},
+};
 constexpr Option kDoctorOptions[] = {
     {"--peer", "HOST", "also ask the other machine, over ssh"},
     {"--config", "FILE", "settings (/etc/tensorfoldd/tensorfoldd.toml, if it is there)"},
@@ -153,9 +161,15 @@ constexpr Verb kVerbs[] = {
      false, run_cache_flush},
     {"log", "level", "[LEVEL]", "print or set what is logged", kLogLevelOptions, false,
      run_log_level},
+    {"request", "list", "", "the replies in progress", kRequestListOptions, false,
+     run_request_list},
+    {"request", "cancel", "ID...", "end replies in progress", kRequestCancelOptions, false,
+     run_request_cancel},
     {"config", "check", "[FILE]", "whether a settings file is right", {}, true, run_config_check},
     {"config", "show", "", "the settings in use", kConfigShowOptions, false, run_config_show},
     {"", "version", "", "print the version", kVersionOptions, true, run_version},
+    {"", "verify", "", "five requests that show whether a server answers as it should",
+     kVerifyOptions, true, run_verify},
     {"", "doctor", "", "check this machine; exit status 1 if something would fail", kDoctorOptions,
      true, run_doctor},
     {"",

@@ -16,10 +16,13 @@ int run_log_level(const Invocation& call);         // service_verbs.cc
 int run_logs(const Invocation& call);              // service_verbs.cc
 int run_cache_status(const Invocation& call);      // cache_verbs.cc
 int run_cache_flush(const Invocation& call);       // cache_verbs.cc
+int run_request_list(const Invocation& call);      // request_verbs.cc
+int run_request_cancel(const Invocation& call);    // request_verbs.cc
 int run_config_check(const Invocation& call);      // config_verbs.cc
 int run_config_show(const Invocation& call);       // config_verbs.cc
 int run_version(const Invocation& call);           // version_verb.cc
 int run_doctor(const Invocation& call);            // doctor_verb.cc
+int run_verify(const Invocation& call);            // verify_verb.cc
 int run_completion(const Invocation& call);        // completion_verb.cc
 int run_model_inspect(const Invocation& call);     // model_verbs.cc
 int run_model_prepare(const Invocation& call);     // model_verbs.cc
