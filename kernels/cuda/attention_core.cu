@@ -41,10 +41,12 @@ struct Shared {
   }
 };
 
-int64_t shared_bytes(int d) {
+constexpr int64_t shared_bytes(int d) {
   return (kKeys + kHeads) * (d + kPad) * 2 + kHeads * kWeightStride * 2 + kHeads * kKeys * 4 +
          2 * kHeads * 4 + kKeys * 4;
 }
+
+static_assert(shared_bytes(kHeadDimMax) <= kSharedBlockBytes);
 
 // What a row attends to.
 struct RowKeys {

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "kernels/cuda/dense_tile.h"
+#include "kernels/cuda/ops.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -52,6 +53,7 @@ constexpr int kStages = 3;
 constexpr int kRowBytes = 80;
 constexpr int kStageBytes = (kBlockRows + kBlockOuts) * kRowBytes;
 constexpr int kBlockThreads = 256;
+static_assert(kStages * kStageBytes <= kSharedBlockBytes);
 
 __device__ inline void copy_async(void* shared, const void* global, bool present) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));

@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
                   {"index_head_dim", s.index_dim, kIndexDimMax},
                   {"a hidden size", s.hidden, kRowValuesMax},
                   {"inputs of a projection", s.widest_input, kRowValuesMax},
+                  {"hidden size x residual streams", int64_t{s.hidden} * s.hc, kStreamsMax},
                   {"experts", s.experts, kExpertsMax}};
     for (const auto& l : limits)
       if (l.value > l.most) return refuse(l.what, l.value, l.most);

@@ -37,10 +37,12 @@ Device* open_gpu(int abi_version, int index, std::string& problem);
 // Why the kernels cannot run on the current device; empty: they can.
 std::string kernels_missing();
 
-inline constexpr int kHeadDimMax = 512;      // attention_core
-inline constexpr int kIndexDimMax = 128;     // index_select keeps a key in registers
-inline constexpr int kRowValuesMax = 15872;  // fp32 values of a row that lie in shared memory
-inline constexpr int kExpertsMax = 1023;     // moe_experts sorts by expert in one block
+inline constexpr int64_t kSharedBlockBytes = 99 * 1024;  // of a block on the smallest GPU meant
+inline constexpr int kHeadDimMax = 512;                  // attention_core
+inline constexpr int kIndexDimMax = 128;                 // index_select keeps a key in registers
+inline constexpr int kRowValuesMax = 15872;      // fp32 values of a row that lie in shared memory
+inline constexpr int64_t kStreamsMax = 1 << 17;  // hidden size times streams: hc_step's sums
+inline constexpr int kExpertsMax = 1023;         // moe_experts sorts by expert in one block
 
 // Bump allocation inside a workspace, in pieces of 256 bytes.
 class Pieces {
