@@ -145,9 +145,14 @@ cudaError_t exl3_unpack(const Exl3Parts& w, uint16_t* out, bool run_time, cudaSt
     TF_CASE(1)
     TF_CASE(2)
     TF_CASE(3)
-    TF_CASE(4) TF_CASE(5) TF_CASE(6) TF_CASE(7) TF_CASE(8)
+    TF_CASE(4)
+    TF_CASE(5)
+    TF_CASE(6)
+    TF_CASE(7)
+    TF_CASE(8)
 #undef TF_CASE
-        default : return cudaErrorInvalidValue;
+    default:
+      return cudaErrorInvalidValue;
   }
   return cudaGetLastError();
 }

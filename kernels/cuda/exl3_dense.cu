@@ -97,6 +97,35 @@ __device__ void finish(const Exl3DenseJob& job, int column, int64_t row, int lan
   }
 }
 
+// The rows of this thread block's inputs: rotated, quantised, into shared memory.
+__device__ __forceinline__ void rotate_rows(const Exl3DenseJob& job, const Shared& layout,
+                                            int first_row, int rows, int first_block, int count,
+                                            int cta_blocks, uint8_t* smem, float2* scale) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  for (int i = warp; i < rows * count; i += warps) {
+    const int row = i / count, block = i % count;
+    float v[4];
+    rotated_block(job.x + (first_row + row) * job.x_stride, job.in, job.weight.suh,
+                  first_block + block, lane, v);
+    const QuantBlock b = quantise_block(v);
+    auto* q = reinterpret_cast<uint32_t*>(smem + 2 * row * layout.stride + block * 128) + lane;
+    q[0] = b.high;
+    q[layout.stride / 4] = b.low;
+    if (lane == 0) scale[row * cta_blocks + block] = make_float2(b.scale, b.shift);
+  }
+}
+
+__device__ __forceinline__ void sum_chunks(const float* at, int chunks, int stride, float (&v)[4]) {
+  v[0] = v[1] = v[2] = v[3] = 0;
+  for (int c = 0; c < chunks; ++c) {
+    const float4 s = *reinterpret_cast<const float4*>(at + c * stride);
+    v[0] += s.x;
+    v[1] += s.y;
+    v[2] += s.z;
+    v[3] += s.w;
+  }
+}
+
 template <int K, int RG>
 __global__ void __launch_bounds__(kThreadsMax<K, RG>, 1)
     exl3_dense_kernel(const __grid_constant__ LaunchArgs args) {
@@ -121,24 +150,13 @@ __global__ void __launch_bounds__(kThreadsMax<K, RG>, 1)
   auto* sums = reinterpret_cast<float*>(smem + layout.sums);
   auto* parts = reinterpret_cast<float*>(smem + layout.parts);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-
   const Part part{static_cast<const uint4*>(job.weight.trellis) + lane, column, first_block, count,
                   job.weight.padded_in / 64};
   Chunk<K, RG> work;
   if (warp < 2 * chunks) work.start(chunk_words<K>(part, plan, warp));
   allow_next();
   wait_for_previous();
-  for (int i = warp; i < rows * count; i += warps) {
-    const int row = i / count, block = i % count;
-    float v[4];
-    rotated_block(job.x + (first_row + row) * job.x_stride, job.in, job.weight.suh,
-                  first_block + block, lane, v);
-    const QuantBlock b = quantise_block(v);
-    auto* q = reinterpret_cast<uint32_t*>(smem + 2 * row * layout.stride + block * 128) + lane;
-    q[0] = b.high;
-    q[layout.stride / 4] = b.low;
-    if (lane == 0) scale[row * plan.cta_blocks + block] = make_float2(b.scale, b.shift);
-  }
+  rotate_rows(job, layout, first_row, rows, first_block, count, plan.cta_blocks, smem, scale);
   __syncthreads();
   for (int unit = warp; unit < 2 * chunks; unit += warps) {
     const uint4* words = chunk_words<K>(part, plan, unit);
@@ -155,17 +173,9 @@ __global__ void __launch_bounds__(kThreadsMax<K, RG>, 1)
     store_chunk<RG>(out, unit >> 1, unit & 1, lane, sums);
   }
   __syncthreads();
-
   for (int row = warp; row < rows; row += warps) {
-    float v[4] = {0, 0, 0, 0};
-    for (int c = 0; c < chunks; ++c) {
-      const float4 s =
-          *reinterpret_cast<const float4*>(sums + (c * kRows + row) * kSumStride + 4 * lane);
-      v[0] += s.x;
-      v[1] += s.y;
-      v[2] += s.z;
-      v[3] += s.w;
-    }
+    float v[4];
+    sum_chunks(sums + row * kSumStride + 4 * lane, chunks, kRows * kSumStride, v);
     if (size == 1)
       finish(job, column, first_row + row, lane, v);
     else

@@ -241,9 +241,11 @@ __device__ __forceinline__ void prefill_product(int bits, uint32_t ring, uint32_
     TF_CASE(2)
     TF_CASE(3)
     TF_CASE(4)
-    TF_CASE(5) TF_CASE(6)
+    TF_CASE(5)
+    TF_CASE(6)
 #undef TF_CASE
-        default : break;
+    default:
+      break;
   }
   copy_wait<0>();
 }

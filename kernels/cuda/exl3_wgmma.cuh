@@ -1,5 +1,5 @@
-// wgmma of sm_90a: 64 outputs (left operand in registers, fp16) by N rows (shared memory, fp16, 128-byte
-// swizzle) by 16 inputs, fp32 sums. One overload per number of sums a thread holds: N / 2.
+// wgmma of sm_90a: 64 outputs (left operand in registers, fp16) by N rows (shared memory, fp16,
+// 128-byte swizzle) by 16 inputs, fp32 sums. One overload per number of sums a thread holds: N / 2.
 #pragma once
 
 #include <cstdint>

@@ -123,7 +123,8 @@ __device__ __forceinline__ void moe_run(const MoeUnit& u, int lane) {
       TF_CASE(5)
       TF_CASE(6)
 #undef TF_CASE
-          default : break;
+      default:
+        break;
     }
   }
 }
