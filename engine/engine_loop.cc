@@ -320,7 +320,7 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
     q.available = drafts_usable(*run);
     q.confidence = run->last.draft_confidence;
     q.acceptance = &run->drafting.acceptance;
-    q.drafting = run->drafting.begin_round() && run->submission.request.draft;
+    q.drafting = run->drafting.begin_round(parts_.depth_policy) && run->submission.request.draft;
     run->drafts_ready = planner_.drafts_ready(run->slot);
     queries.push_back(q);
     runs.push_back(run.get());

@@ -11,7 +11,7 @@ namespace {
 
 class FixedDepth final : public DepthPolicy {
  public:
-  explicit FixedDepth(int32_t depth) : depth_(depth) {}
+  explicit FixedDepth(int32_t depth) : DepthPolicy(kDraftConstants), depth_(depth) {}
   std::vector<int32_t> choose(std::span<const DepthQuery> queries, int32_t) override {
     std::vector<int32_t> depths;
     for (const DepthQuery& q : queries) depths.push_back(std::min(depth_, q.available));
@@ -27,7 +27,8 @@ class FixedDepth final : public DepthPolicy {
 class ExpectedGain final : public DepthPolicy {
  public:
   ExpectedGain(const CostTable& costs, const DraftConstants& constants)
-      : costs_(costs),
+      : DepthPolicy(constants),
+        costs_(costs),
         memory_(1 - 1 / constants.price_rounds),
         prior_rounds_(constants.price_prior_rounds) {
     TF_CHECK_MSG(costs_.check().ok(), "the cost table was not checked");
@@ -85,11 +86,12 @@ class ExpectedGain final : public DepthPolicy {
     return price.tokens / price.time_us;
   }
 
-  static double chance(const DepthQuery& q, int32_t place) {
+  double chance(const DepthQuery& q, int32_t place) const {
     if (place >= q.available) return 0;
     if (q.acceptance == nullptr) return 0.5;
     const auto at = static_cast<size_t>(place);
-    return q.acceptance->chance(place, at < q.confidence.size() ? q.confidence[at] : 0.0F);
+    return q.acceptance->chance(place, at < q.confidence.size() ? q.confidence[at] : 0.0F,
+                                experience);
   }
 
   const CostTable costs_;

@@ -35,6 +35,7 @@ struct DepthQuery {
 
 class DepthPolicy {
  public:
+  explicit DepthPolicy(const DraftConstants& constants) : experience(constants) {}
   virtual ~DepthPolicy() = default;
   // One depth per query, 0..available. `prompt_rows`: rows of the step beside those of queries.
   virtual std::vector<int32_t> choose(std::span<const DepthQuery> queries, int32_t prompt_rows) = 0;
@@ -43,6 +44,8 @@ class DepthPolicy {
   // What drafting was worth to one sequence of that step, in tokens: those that its drafts gave,
   // minus the price of its draft rows and of its share of the drafter's time.
   virtual double gain(int32_t verified, int32_t accepted) const = 0;
+
+  DraftExperience experience;  // of the sequences that it chooses for
 };
 
 // Always `depth`, where there are as many.

@@ -1,7 +1,11 @@
 // DraftPause: when drafting keeps costing a sequence more than it gives, the drafter's own time is
 // lost: it pauses, and is tried again later, each time later while it keeps failing. Counted in
-// rounds, so that it is a function of the sequence's own past. Plain data of the engine thread, one
-// per sequence.
+// rounds, not in time. Plain data of the engine thread, one per sequence.
+//
+// What counts is the running mean of DepthPolicy::gain. It begins with what is known already: of a
+// new sequence, what drafting has given others lately; of a new trial, what it gave this one. So a
+// trial is short where everything speaks against it, and one bad round ends nothing that went well.
+// Where drafting gives others nothing either, the first pause is a long one.
 #pragma once
 
 #include <algorithm>
@@ -12,27 +16,38 @@ namespace tensorfold {
 
 class DraftPause {
  public:
-  static constexpr int kTrialRounds = 8;   // at least, before drafting is judged
-  static constexpr int kPauseRounds = 64;  // the first pause
+  static constexpr int kTrialRounds = 6;          // at least, before drafting is judged
+  static constexpr int kDoubtfulTrialRounds = 2;  // where what is known speaks against it
+  static constexpr int kDoubtfulPauseFactor = 4;  // of the first pause, where
+  static constexpr double kOthersFail = -0.3;     // drafting gives others less than this
   static constexpr int kPauseRoundsMax = 1024;
-  static constexpr int kRecoveredRounds =
-      64;  // drafting for so long: the next pause is short again
+  static constexpr int kRecoveredRounds = 64;    // drafting so long: the next pause is short again
+  static constexpr double kGainKnownMax = 0.5;   // what is known before counts at most so far
+  static constexpr double kGainKnownMin = -0.2;  // and against it
 
   explicit DraftPause(const DraftConstants& constants = kDraftConstants)
-      : weight_(1 / constants.gain_rounds) {}
+      : constants_(constants), pause_rounds_(static_cast<int>(constants.pause_rounds)) {}
 
-  // A round with the drafter running gave the sequence `gain` tokens (DepthPolicy::gain). True: it
-  // pauses from now on.
-  bool record(double gain) {
+  // A new sequence. `gain`: what drafting has given others.
+  void begin(double gain) { mean_ = bounded(gain); }
+
+  // A round with the drafter running gave the sequence `gain` tokens; lately it has given `others`
+  // to all sequences. True: it pauses from now on.
+  bool record(double gain, double others) {
     if (paused_left_ > 0) return false;
-    ++rounds_;
-    mean_ += std::max(weight_, 1.0 / rounds_) * (gain - mean_);
-    if (rounds_ >= kRecoveredRounds && mean_ > 0) pause_rounds_ = kPauseRounds;
-    if (rounds_ < kTrialRounds || mean_ >= 0) return false;
-    paused_left_ = pause_rounds_;
-    pause_rounds_ = std::min(2 * pause_rounds_, kPauseRoundsMax);
+    if (rounds_++ == 0) trial_rounds_ = mean_ < 0 ? kDoubtfulTrialRounds : kTrialRounds;
+    const double weight =
+        std::max(1 / constants_.gain_rounds, 1 / (constants_.gain_prior_rounds + rounds_));
+    mean_ += weight * (gain - mean_);
+    if (rounds_ >= kRecoveredRounds && mean_ > 0)
+      pause_rounds_ = static_cast<int>(constants_.pause_rounds);
+    if (rounds_ < trial_rounds_ || mean_ >= 0) return false;
+    const int first = static_cast<int>(constants_.pause_rounds);
+    if (others < kOthersFail) pause_rounds_ = std::max(pause_rounds_, kDoubtfulPauseFactor * first);
+    paused_left_ = std::min(pause_rounds_, kPauseRoundsMax);
+    pause_rounds_ = std::min(2 * paused_left_, kPauseRoundsMax);
     rounds_ = 0;
-    mean_ = 0;
+    mean_ = bounded(mean_);
     return true;
   }
   // Asked once a round: should drafts be proposed behind it?
@@ -44,11 +59,14 @@ class DraftPause {
   int rounds_left() const { return paused_left_; }
 
  private:
-  double weight_;
+  static double bounded(double gain) { return std::clamp(gain, kGainKnownMin, kGainKnownMax); }
+
+  DraftConstants constants_;
   double mean_ = 0;
   int rounds_ = 0;  // since it began, or began again
+  int trial_rounds_ = kTrialRounds;
   int paused_left_ = 0;
-  int pause_rounds_ = kPauseRounds;
+  int pause_rounds_;
 };
 
 }  // namespace tensorfold

@@ -16,18 +16,24 @@ namespace tensorfold {
 struct SequenceDrafting {
   Acceptance acceptance;
   DraftPause pause;
+  bool begun = false;
   bool proposing = true;  // in the step that is being planned
+  double experience_weight = 1 / kDraftConstants.experience_rounds;
 
   SequenceDrafting() = default;
   explicit SequenceDrafting(const DraftConstants& constants)
-      : acceptance(constants), pause(constants) {}
+      : acceptance(constants),
+        pause(constants),
+        experience_weight(1 / constants.experience_rounds) {}
 
   // Once a round, before the depth is chosen.
-  bool begin_round() {
+  bool begin_round(const DepthPolicy& policy) {
+    if (!begun) pause.begin(policy.experience.gain);
+    begun = true;
     const bool was_paused = pause.paused();
     proposing = pause.propose();
-    // A trial begins with an open mind: what was learned led to the pause.
-    if (was_paused && proposing) acceptance.forget();
+    // What was learned led to the pause; a trial is to find out whether it still holds.
+    if (was_paused && proposing) acceptance.open_mind();
     return proposing;
   }
 
@@ -35,7 +41,7 @@ struct SequenceDrafting {
   // were checked, and `accepted` tokens came of it (accepted drafts and one more). True: drafting
   // pauses from now on.
   bool end_round(std::span<const int32_t> ready, std::span<const float> confidence,
-                 int32_t verified, std::span<const int32_t> accepted, const DepthPolicy& policy) {
+                 int32_t verified, std::span<const int32_t> accepted, DepthPolicy& policy) {
     int32_t right = 0;
     int32_t known = 0;
     const size_t both =
@@ -44,12 +50,15 @@ struct SequenceDrafting {
       const auto at = static_cast<size_t>(known++);
       right += ready[at] == accepted[at];
     }
-    acceptance.learn(confidence, known, right);
+    acceptance.learn(confidence, known, right, policy.experience);
     // No token at all: the sequence failed.
     const auto kept = std::max(0, static_cast<int32_t>(accepted.size()) - 1);
     acceptance.count(verified, kept);
     if (ready.empty()) return false;
-    return pause.record(policy.gain(verified, kept));
+    const double gain = policy.gain(verified, kept);
+    if (!pause.paused())
+      policy.experience.gain += experience_weight * (gain - policy.experience.gain);
+    return pause.record(gain, policy.experience.gain);
   }
 };
 

@@ -42,6 +42,7 @@ struct Case {
 
 Case random_case(std::mt19937_64& rng) {
   Case c;
+  DraftExperience experience;
   const size_t n = 1 + rng() % 3;
   c.acceptance.resize(n);
   c.confidence.resize(n);
@@ -51,7 +52,7 @@ Case random_case(std::mt19937_64& rng) {
       c.confidence[i].push_back(static_cast<float>(rng() % 800) / 100 - 4);
     for (uint64_t k = rng() % 40; k > 0; --k) {
       const auto right = static_cast<int32_t>(rng() % 6);
-      c.acceptance[i].learn(c.confidence[i], std::min(right + 1, 5), right);
+      c.acceptance[i].learn(c.confidence[i], std::min(right + 1, 5), right, experience);
     }
     c.queries[i].slot = static_cast<SlotId>(i);
     c.queries[i].available = static_cast<int32_t>(rng() % 6);
@@ -67,7 +68,8 @@ double expected_tokens(const Case& c, const std::vector<int32_t>& depths) {
     double survival = 1;
     for (int32_t k = 0; k < depths[i]; ++k) {
       const auto& given = c.queries[i].confidence;
-      survival *= c.acceptance[i].chance(k, given.empty() ? 0.0F : given[static_cast<size_t>(k)]);
+      survival *= c.acceptance[i].chance(k, given.empty() ? 0.0F : given[static_cast<size_t>(k)],
+                                         DraftExperience());
       tokens += survival;
     }
   }
@@ -139,10 +141,11 @@ BOOST_AUTO_TEST_CASE(time_gets_the_price_of_the_long_run) {
   const CostTable costs = CostTable::linear(6, 1);
   constexpr double kUnlikely = 0.2;
   std::mt19937_64 rng(9);
-  const auto policy = make_expected_gain_policy(costs);
   DraftConstants trusting;
   trusting.bias = 0;
   trusting.slope = 1;
+  trusting.place = {};
+  const auto policy = make_expected_gain_policy(costs, trusting);
   const Acceptance acceptance(trusting);
   const auto logit = [](double p) { return static_cast<float>(std::log(p / (1 - p))); };
   const std::vector<float> likely(5, logit(0.98));
@@ -215,7 +218,7 @@ BOOST_AUTO_TEST_CASE(drafting_that_costs_more_than_it_gives_pauses_and_comes_bac
   constexpr int kPhase = 1500;
   for (int round = 0; round < 3 * kPhase; ++round) {
     const bool good = round / kPhase != 1;
-    const bool proposing = drafting.begin_round();
+    const bool proposing = drafting.begin_round(*policy);
     DepthQuery q;
     q.available = static_cast<int32_t>(ready.size());
     q.confidence = std::span(confidence).first(ready.size());

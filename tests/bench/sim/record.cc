@@ -1,0 +1,199 @@
+// See the header. Plans are written by hand: one sequence, its prompt in one step, then a row a
+// step with drafts behind each.
+#include "tests/bench/sim/record.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+
+#include "engine/model/model.h"
+#include "engine/step_executor.h"
+#include "engine/text_codec.h"
+
+namespace tensorfold::sim {
+namespace {
+
+constexpr int kReplyTokensMax = 400;
+constexpr int kPromptTokensMax = 512;
+constexpr int kBlocks = (kReplyTokensMax + kPromptTokensMax) / kBlockPositions + 1;
+
+constexpr size_t kQuestionsOfAKind = 12;
+
+struct Questions {
+  const char* kind;
+  float temperature;
+  std::array<const char*, kQuestionsOfAKind> texts;  // the first half is for fitting
+};
+
+// What the embedded model was trained for, greedy, and at temperature 1 beside things that it was
+// not trained for, where drafts fail more.
+constexpr Questions kQuestions[] = {
+    {"counting",
+     0,
+     {"Count from 1 to 60.", "Count down from 50 to 5.", "Count from 7 to 71.",
+      "Count from 100 to 150.", "Count from 20 to 80.", "Count from 3 to 55.",
+      "Count from 2 to 64.", "Count down from 40 to 1.", "Count from 11 to 77.",
+      "Count from 110 to 160.", "Count from 30 to 90.", "Count from 5 to 49."}},
+    {"code",
+     0,
+     {"Write a Python function that adds two numbers.",
+      "Write a Python function that returns the larger of two numbers.",
+      "Write a Python function that multiplies three numbers.",
+      "Write a Python function that squares a number.",
+      "Write a Python function that halves a number.",
+      "Make a JSON record of a person named Anna who is 31 years old and lives in Rome.",
+      "Write a Python function that doubles a number.",
+      "Write a Python function that returns the smaller of two numbers.",
+      "Write a Python function that subtracts two numbers.",
+      "Write a Python function that adds three numbers.",
+      "Write a Python function that cubes a number.",
+      "Make a JSON record of a person named Tom who is 47 years old and lives in Oslo."}},
+    {"story",
+     0,
+     {"Write a short story about Anna the baker and Tom the fox.",
+      "Tell me a short story about Peter the sailor and Mia the cat.",
+      "Tell a story about a farmer named Paul and a horse named Bella.",
+      "Please write a story with Lily the doctor and Max the dog.",
+      "Write a short story about Clara the teacher and Otto the owl.",
+      "Tell me a short story about Ben the painter and Ruby the goat.",
+      "Write a short story about Nina the pilot and Felix the fox.",
+      "Tell me a short story about Karl the miller and Luna the cat.",
+      "Tell a story about a nurse named Emma and a dog named Rex.",
+      "Please write a story with Oscar the gardener and Pip the mouse.",
+      "Write a short story about Vera the singer and Hugo the bear.",
+      "Tell me a short story about Sam the smith and Daisy the cow."}},
+    {"sampled",
+     1,
+     {"Write a short story about Anna the baker and Tom the fox.",
+      "Tell me a short story about Peter the sailor and Mia the cat.",
+      "What is the capital of France, and why did it become the capital?",
+      "Explain how a sailing ship can go against the wind.",
+      "Write about 100 words on how the printing press changed who could read.",
+      "Write an essay about the people who kept remote lighthouses burning.",
+      "Write a short story about Nina the pilot and Felix the fox.",
+      "Tell me a short story about Karl the miller and Luna the cat.",
+      "What is a volcano, and why do people live beside one?",
+      "Explain why the sky is blue and sunsets are red.",
+      "Write about 100 words on how railways changed the time of day.",
+      "Write an essay about winter in a small harbor town."}}};
+
+class Recorder {
+ public:
+  Recorder(Model& model, const TextCodec& text) : executor_(model), text_(text) {}
+
+  Status reply(const char* question, float temperature, uint64_t seed, Trace& trace) {
+    Prompt prompt;
+    ChatMessage message;
+    message.content.push_back({ContentPart::Kind::kText, question, ""});
+    prompt.messages.push_back(std::move(message));
+    TF_ASSIGN_OR_RETURN(const PromptIds ids, text_.encode(prompt));
+    if (ids.ids.size() > static_cast<size_t>(kPromptTokensMax))
+      return invalid_argument("a question is too long");
+    sample_ = {};
+    sample_.temperature = temperature;
+    sample_.seed = seed;
+    sample_.draft_rows = kDraftRowsMax;
+    tokens_.clear();
+    drafts_.clear();
+    TF_RETURN_IF_ERROR(fill(ids.ids));
+    auto length = static_cast<int64_t>(ids.ids.size());
+    while (tokens_.size() < kReplyTokensMax && !text_.ends_reply(tokens_.back()))
+      TF_RETURN_IF_ERROR(row(length++));
+    StepPlan close;
+    close.commands.push_back({CacheCommand::Kind::kCloseSlot, 0, 0, 0});
+    TF_RETURN_IF_ERROR(executor_.run(close, results_));
+    add_points(trace);
+    return ok_status();
+  }
+
+ private:
+  Status fill(const std::vector<TokenId>& ids) {
+    StepPlan plan;
+    plan.commands.push_back({CacheCommand::Kind::kOpenSlot, 0, 0, 0});
+    for (BlockId b = 0; b < kBlocks; ++b)
+      plan.commands.push_back({CacheCommand::Kind::kAppendBlock, 0, b, 0});
+    Slice slice;
+    slice.rows = static_cast<int32_t>(ids.size());
+    slice.decoder_rows = slice.rows;
+    slice.logits_rows = 1;
+    plan.tokens = ids;
+    return run(plan, slice, slice.rows);
+  }
+
+  Status row(int64_t length) {
+    StepPlan plan;
+    Slice slice;
+    slice.first_position = length;
+    slice.rows = slice.decoder_rows = slice.logits_rows = 1;
+    slice.row_class = RowClass::kGenerated;
+    slice.source = TokenSource::kDevice;
+    return run(plan, slice, length + 1);
+  }
+
+  Status run(StepPlan& plan, const Slice& slice, int64_t position) {
+    plan.slices.push_back(slice);
+    sample_.position = position;
+    sample_.reply_position = position;
+    plan.samples.push_back(sample_);
+    TF_RETURN_IF_ERROR(executor_.run(plan, results_));
+    TF_RETURN_IF_ERROR(results_[0].status);
+    tokens_.push_back(results_[0].accepted.back());
+    drafts_.push_back({results_[0].drafts, results_[0].draft_confidence});
+    return ok_status();
+  }
+
+  // drafts_[i] follow tokens_[i]; a draft counts as wrong where the reply has ended.
+  void add_points(Trace& trace) const {
+    for (size_t i = 0; i + 1 < tokens_.size(); ++i) {
+      TracePoint p;
+      const auto& [ids, confidence] = drafts_[i];
+      bool right = true;
+      for (size_t k = 0; k < std::min(ids.size(), p.confidence.size()); ++k) {
+        p.confidence[k] = confidence[k];
+        right = right && i + 1 + k < tokens_.size() && ids[k] == tokens_[i + 1 + k];
+        p.right += right;
+      }
+      trace.points.push_back(p);
+    }
+  }
+
+  StepExecutor executor_;
+  const TextCodec& text_;
+  SampleSpec sample_;
+  std::vector<SampledTokens> results_;
+  std::vector<int32_t> tokens_;
+  std::vector<std::pair<std::vector<int32_t>, std::vector<float>>> drafts_;
+};
+
+}  // namespace
+
+Result<std::vector<Trace>> record_traces(const std::string& model_path) {
+  TF_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_path + "/config.json"));
+  TF_ASSIGN_OR_RETURN(const auto text, load_text_codec(model_path, config.eos_token_id, false));
+  const auto collective = make_single_collective();
+  ModelOptions options;
+  options.model_path = model_path;
+  options.slots = 1;
+  options.pool_blocks = kBlocks;
+  options.context = kReplyTokensMax + kPromptTokensMax;
+  options.rows_max = kPromptTokensMax;
+  TF_ASSIGN_OR_RETURN(const auto model, Model::load(options, *collective));
+  Recorder recorder(*model, *text);
+  std::vector<Trace> traces;
+  uint64_t seed = 1;
+  for (const char* part : {"fit-", "judge-"}) {
+    const size_t begin = traces.empty() ? 0 : kQuestionsOfAKind / 2;
+    std::vector<Trace> half;
+    for (const Questions& q : kQuestions) {
+      Trace trace{part + std::string(q.kind), {}};
+      for (size_t i = begin; i < begin + kQuestionsOfAKind / 2; ++i)
+        TF_RETURN_IF_ERROR(recorder.reply(q.texts[i], q.temperature, seed++, trace));
+      half.push_back(std::move(trace));
+    }
+    for (Trace& t : half) traces.push_back(std::move(t));
+  }
+  return traces;
+}
+
+}  // namespace tensorfold::sim

@@ -1,0 +1,56 @@
+// Traces for the depth simulator: what the drafter would say at every position of a reply, and how
+// far it would be right. A reply is the same whatever is drafted, so a trace serves every policy.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/status.h"
+#include "engine/sched/step_plan.h"
+
+namespace tensorfold::sim {
+
+// At a position whose next token is known, five drafts of the tokens behind it.
+struct TracePoint {
+  std::array<float, kDraftRowsMax> confidence = {};  // logits
+  int32_t right = 0;                                 // drafts right before the first wrong one
+};
+
+struct Trace {
+  std::string name;
+  std::vector<TracePoint> points;
+};
+
+// What a generated text is like. Each token has a difficulty of its own, and easy and hard
+// stretches follow one another; a draft is right when its logit beats the token's difficulty, so a
+// token drafted from nearer by is right whenever it was right from farther off.
+struct TextKind {
+  std::string name;
+  // Chance that the drafts up to each place are all right, over the rounds of depth 5.
+  std::array<double, kDraftRowsMax> survival = {};
+  double stretch = 1;  // spread of the slow part of the logit; its memory is 24 tokens
+  double quick = 1;    // spread of the part that changes with each token
+  double noise = 1;    // of the confidence, beside the true logit
+};
+
+// Kinds from docs/speculation.md's table of acceptance.
+std::vector<TextKind> text_kinds();
+
+// `tokens` points. The offsets of the places are fitted, on the trace itself, until rounds of depth
+// 5 have the survival that is asked for.
+Trace generate_trace(const TextKind& kind, int tokens, uint64_t seed);
+// Pieces of several kinds, `piece` tokens long, in turn.
+Trace mix_traces(std::span<const Trace> traces, int piece, const std::string& name);
+
+// Text form, one trace after another: "trace NAME POINTS", then a line of POINTS entries, each the
+// number of right drafts and five confidences in quarters of a logit.
+std::string encode_traces(std::span<const Trace> traces);
+Result<std::vector<Trace>> decode_traces(std::string_view text);
+
+// Area under the curve of confidence against outcome, for the draft at `place`: 0.5 says nothing.
+double confidence_auc(const Trace& trace, int place);
+
+}  // namespace tensorfold::sim
