@@ -42,6 +42,11 @@ int64_t now_ns() {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+double seconds_between(const timespec& begin, const timespec& end) {
+  return static_cast<double>(end.tv_sec - begin.tv_sec) +
+         static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e9;
+}
+
 double percentile_us(std::vector<int64_t> ns, double share) {
   std::sort(ns.begin(), ns.end());
   return static_cast<double>(ns[static_cast<size_t>(share * static_cast<double>(ns.size() - 1))]) /
@@ -223,11 +228,12 @@ void run() {
     uv_run(&loop, UV_RUN_ONCE);
     if (!counted) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu_end);
   }
+  timespec stream_end{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &stream_end);
   clients.join();
   server.close(nullptr);
   uv_run(&loop, UV_RUN_NOWAIT);
-  const double cpu_s = static_cast<double>(cpu_end.tv_sec - cpu_begin.tv_sec) +
-                       static_cast<double>(cpu_end.tv_nsec - cpu_begin.tv_nsec) / 1e9;
+  const double cpu_s = seconds_between(cpu_begin, cpu_end);
   const int requests = kClients * kRequestsEach;
   std::vector<int64_t> waits;
   for (size_t i = 0; i < read_ns.size(); ++i) waits.push_back(read_ns[i] - engine.pushed_ns[i]);
@@ -237,6 +243,8 @@ void run() {
               percentile_us(engine.submitted_ns, 0.5), percentile_us(engine.submitted_ns, 0.99));
   std::printf("%-28s %7.1f us %7.1f us   50 us\n", "token to socket", percentile_us(waits, 0.5),
               percentile_us(waits, 0.99));
+  std::printf("%-28s %7.1f us of the loop's processor time each\n", "tokens of a stream",
+              seconds_between(cpu_end, stream_end) * 1e6 / kStreamTokens);
   std::printf(
       "short requests a second: %.0f on one core (target 2,000), %.0f by the clock with %d "
       "clients on this machine\n",
