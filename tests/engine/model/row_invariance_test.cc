@@ -49,6 +49,7 @@ class Session {
     options.context = kContext;
     options.rows_max = 1200;
     options.threads = threads;
+    options.snapshot_bytes = int64_t{64} << 20;
     options.device = test_device();
     Result<std::unique_ptr<Model>> model = Model::load(options, *collective_);
     BOOST_REQUIRE_MESSAGE(model.ok(), model.status().message());
