@@ -128,8 +128,13 @@ ReplyOrder order_of(ChatCall call, Dialect dialect) {
   order.stream = call.stream;
   order.progress = call.progress;
   order.seed_given = call.seed_given;
-  order.parse_calls = call.tools_given;
-  order.hide_calls = call.tool_choice == ToolChoice::kNone;
+  // Calls of earlier turns may make the model write another one: without tools nobody takes it.
+  const auto& messages = call.request.prompt.messages;
+  const bool earlier_calls =
+      std::any_of(messages.begin(), messages.end(),
+                  [](const ChatMessage& message) { return !message.tool_calls.empty(); });
+  order.parse_calls = call.tools_given || earlier_calls;
+  order.hide_calls = call.tool_choice == ToolChoice::kNone || !call.tools_given;
   order.prefill_only = call.prefill_only;
   order.prompts.push_back(std::move(call.request));
   return order;

@@ -204,6 +204,23 @@ def test_legal_shapes_are_taken(client):
     assert reply.choices[0].message.content == "taken"
 
 
+def test_no_call_without_tools(client):
+    """Calls in the history, none offered now: a call that comes all the same is not shown."""
+    history = [{"role": "user", "content": "?"},
+               {"role": "assistant", "content": None, "tool_calls": [
+                   {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+               {"role": "tool", "tool_call_id": "c1", "content": "call f {}"}]
+    for stream in (False, True):
+        reply = client.chat.completions.create(model=MODEL_NAME, messages=history, stream=stream)
+        if stream:
+            chunks = [c for k in reply for c in k.choices]
+            assert not any(c.delta.tool_calls or c.delta.content for c in chunks)
+            assert chunks[-1].finish_reason == "stop"
+        else:
+            assert reply.choices[0].message.tool_calls is None
+            assert reply.choices[0].finish_reason == "stop"
+
+
 # ---------------------------------------------------------------- HTTP
 
 SMUGGLED = [b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n1c\r\nGET /health HTTP/1.1",
