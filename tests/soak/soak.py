@@ -300,7 +300,7 @@ def check_log(soak: Soak):
 
 def plant_leak(daemon: Daemon) -> socket.socket:
     payload = json.dumps({"messages": [{"role": "user", "content": "Hello!"}], "stream": True,
-                          "ignore_eos": True, "max_tokens": 8000}).encode()
+                          "ignore_eos": True, "max_tokens": 3000}).encode()
     s = socket.create_connection(("127.0.0.1", daemon.port), ANSWER_S)
     s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
               b"Content-Length: %d\r\n\r\n%s" % (len(payload), payload))
