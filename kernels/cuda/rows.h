@@ -116,8 +116,8 @@ __device__ inline float exp_near(float x) {
   x = x > 130.0f ? 130.0f : x;
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the sum's low bits are the integer
   const float n = fmaf(x, 1.44269502f, kMagic) - kMagic;
-  float r = fmaf(n, -0x1.62e4p-1f, x);      // exact: 15 bits times a small integer
-  r = fmaf(n, -0x1.7f7d1cp-20f, r);  // the rest of ln 2
+  float r = fmaf(n, -0x1.62e4p-1f, x);  // exact: 15 bits times a small integer
+  r = fmaf(n, -0x1.7f7d1cp-20f, r);     // the rest of ln 2
   float q = 1.0f / 40320.0f;
   q = fmaf(q, r, 1.0f / 5040.0f);
   q = fmaf(q, r, 1.0f / 720.0f);
