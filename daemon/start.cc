@@ -53,6 +53,8 @@ EngineOptions engine_options_of(const config::Config& config) {
   out.context = config.engine_context == default_context ? 0 : config.engine_context;
   out.prefill_rows = static_cast<int>(config.engine_prefill_rows);
   out.exact_prefill = config.engine_prefill == "exact";
+  out.draft_full = config.engine_drafts == "full";
+  if (config.engine_drafts == "off") out.draft_depth = 0;
   out.pool_tokens = config.cache_pool_tokens;
   out.snapshot_mib = config.cache_snapshot_mib;
   out.reuse_replies = config.cache_reuse_replies;

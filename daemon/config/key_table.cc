@@ -45,6 +45,8 @@ constexpr Key kKeys[] = {
      "exact, or replay (DeepSeek's bounded replay: faster, slightly different)."},
     {"engine.prefill_rows", &C::engine_prefill_rows, "2048", 256, 8192, "", kRestart,
      "Prompt rows computed in one step."},
+    {"engine.drafts", &C::engine_drafts, "\"auto\"", 0, 0, "auto|full|off", kRestart,
+     "auto: drafted tokens where they pay; full: as many as there are; off: none."},
     {"engine.memory_gib", &C::engine_memory_gib, "0", 0, 4096, "", kReserved,
      "Memory that may be used, in GiB; 0: from the machine."},
     {"engine.threads", &C::engine_threads, "0", 0, 1024, "", kRestart,

@@ -103,10 +103,10 @@ BOOST_AUTO_TEST_CASE(numbers_may_be_whole) {
 }
 
 BOOST_AUTO_TEST_CASE(keys_without_effect_are_said) {
-  const auto loaded = parse_config("[cache]\nspill_gib = 8\n", "f.toml");
+  const auto loaded = parse_config("[engine]\nmemory_gib = 8\n", "f.toml");
   BOOST_REQUIRE(loaded.ok());
   BOOST_REQUIRE(loaded->warnings.size() == 1);
-  BOOST_TEST(loaded->warnings[0] == "f.toml:2: cache.spill_gib has no effect in this version");
+  BOOST_TEST(loaded->warnings[0] == "f.toml:2: engine.memory_gib has no effect in this version");
 }
 
 BOOST_AUTO_TEST_CASE(off_loopback_needs_keys) {

@@ -48,6 +48,7 @@ def exposure(unit: pathlib.Path) -> bool:
 def installed_as(folder: pathlib.Path, source: pathlib.Path, name: str, daemon: str,
                  **changes: str) -> pathlib.Path:
     text = source.read_text(encoding="utf-8").replace("/usr/bin/tensorfoldd", daemon)
+    text = text.replace("/usr/bin/tfctl", daemon)  # only has to be a program here
     for key, value in changes.items():
         text = re.sub(rf"^{key}=.*\n", value, text, flags=re.M)
     unit = folder / name
@@ -146,7 +147,7 @@ def check_catalog(root: pathlib.Path, folder: pathlib.Path) -> list[str]:
     if len(events) < 8:
         problems.append(f"only {len(events)} events were found in daemon/log/events.cc")
     used = set()
-    for path in (root / "daemon").rglob("*.cc"):
+    for path in [*(root / "daemon").rglob("*.cc"), *(root / "engine").rglob("*.cc")]:
         used |= set(re.findall(r'\{"TF_EVENT", "(\w+)"\}', path.read_text(encoding="utf-8")))
     problems += [f"the event {name} has no identity" for name in used - set(events.values())]
     problems += [f"the event {name} is never logged" for name in set(events.values()) - used]
