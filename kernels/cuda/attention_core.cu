@@ -7,9 +7,9 @@
 #include "kernels/attention_core.h"
 
 #include "engine/base/check.h"
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows.cuh"
 #include "kernels/formats.h"
 
 namespace tensorfold::cuda {

@@ -3,7 +3,7 @@
 #include "kernels/cuda/dense.h"
 
 #include "engine/base/check.h"
-#include "kernels/cuda/dense_tile.h"
+#include "kernels/cuda/dense_tile.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace tensorfold::cuda {

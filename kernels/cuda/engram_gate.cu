@@ -1,6 +1,6 @@
 // Engram's gated addition (kernels/engram_gate.h): a block per row and stream.
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows.cuh"
 
 namespace tensorfold::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "kernels/cuda/dense_tile.h"
+#include "kernels/cuda/dense_tile.cuh"
 #include "kernels/cuda/ops.h"
 #include "kernels/moe_experts.h"
 

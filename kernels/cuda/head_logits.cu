@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows.cuh"
 
 namespace tensorfold::cuda {
 

@@ -1,7 +1,7 @@
 // See kernels/cuda/index_scores.h.
 #include "kernels/cuda/index_scores.h"
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows.cuh"
 #include "kernels/formats.h"
 
 namespace tensorfold::cuda {

@@ -10,7 +10,7 @@
 #include "engine/base/check.h"
 #include "kernels/cuda/index_scores.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/top_entries.h"
+#include "kernels/cuda/top_entries.cuh"
 
 namespace tensorfold::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include "engine/base/check.h"
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows.cuh"
 
 namespace tensorfold::cuda {
 

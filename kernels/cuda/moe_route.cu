@@ -4,7 +4,7 @@
 #include "engine/base/check.h"
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/top_entries.h"
+#include "kernels/cuda/top_entries.cuh"
 
 namespace tensorfold::cuda {
 namespace {

@@ -18,7 +18,7 @@ namespace tensorfold::scripted {
 inline constexpr int kMiniVocab = 1024;
 inline constexpr int64_t kMiniContext = 1536;
 inline constexpr int kMiniSlots = 4;
-inline const char* const kMiniPath = TF_TEST_DATA "/golden/mini_native";
+inline const char* const kMiniPath = TF_SOURCE_DIR "/tests/data/golden/mini_native";
 
 inline ModelOptions mini_options(const std::string& path = kMiniPath) {
   ModelOptions o;

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sched/planner.h"
 #include "engine/step_executor.h"
 #include "tests/engine/scripted_model.h"
 

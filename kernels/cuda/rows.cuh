@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/numbers.h"
+#include "kernels/cuda/numbers.cuh"
 
 namespace tensorfold::cuda {
 

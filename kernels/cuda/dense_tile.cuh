@@ -3,9 +3,9 @@
 #pragma once
 
 #include "kernels/cuda/dense.h"
-#include "kernels/cuda/mma.h"
-#include "kernels/cuda/numbers.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/rows.cuh"
 
 namespace tensorfold::cuda {
 

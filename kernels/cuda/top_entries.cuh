@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows.cuh"
 
 namespace tensorfold::cuda {
 
