@@ -3,8 +3,14 @@
 #include "engine/sched/step_plan.h"
 
 #include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <random>
+#include <string>
+#include <string_view>
+#include <utility>
 
 using namespace tensorfold;
 
@@ -81,6 +87,21 @@ BOOST_AUTO_TEST_CASE(form_and_digest_are_pinned) {
   BOOST_TEST(bytes.size() == 4U + 4 + 8 + 5 * 4 + 4 + 4);
   BOOST_TEST(step_plan_digest(StepPlan{}).size() == 32U);
   BOOST_TEST(step_plan_digest(example()) == step_plan_digest(example()));
+}
+
+// What the fuzz target starts from must be plans of today's form, or it only sees refusals.
+BOOST_AUTO_TEST_CASE(fuzz_seeds_are_of_this_form) {
+  const std::pair<const char*, StepPlan> seeds[] = {{"empty", {}}, {"mixed", example()}};
+  for (const auto& [name, plan] : seeds) {
+    const std::string path = std::string(TF_TEST_DATA "/fuzz/step_plan/") + name;
+    const auto bytes = encode_step_plan(plan);
+    const std::string_view wanted(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (std::getenv("TF_WRITE_DATA") != nullptr)
+      std::ofstream(path, std::ios::binary).write(wanted.data(), std::ssize(wanted));
+    std::ifstream file(path, std::ios::binary);
+    const std::string held((std::istreambuf_iterator<char>(file)), {});
+    BOOST_TEST((held == wanted), path << " is of another form: TF_WRITE_DATA=1 writes it anew");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(every_byte_of_a_plan_is_in_its_digest) {
