@@ -161,7 +161,7 @@ def test_queue_full_is_429(start):
     assert json.loads(body)["error"]["type"] == "rate_limit_error"
     for sock in held:
         sock.close()
-    daemon.wait_status(lambda s: s["slots"]["busy"] == 0)
+    daemon.wait_status(lambda s: s["slots"]["busy"] + s["queue"]["waiting"] == 0)
     assert daemon.request("POST", "/v1/chat/completions", chat("hi"))[0] == 200
 
 
