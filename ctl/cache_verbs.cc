@@ -1,24 +1,21 @@
 // tfctl cache: what the prefix cache of the running daemon holds, and emptying it.
-#include <chrono>
 #include <cstdio>
 #include <ostream>
 #include <string>
-#include <thread>
 
 #include "ctl/control_client.h"
+#include "ctl/control_wait.h"
+#include "ctl/status_text.h"
 #include "ctl/verbs.h"
 #include "daemon/control/protocol.h"
 
 namespace tensorfold::ctl {
 namespace {
 
-constexpr auto kFlushPoll = std::chrono::milliseconds(50);
-constexpr auto kFlushWait = std::chrono::seconds(60);  // a step takes no longer
+constexpr double kFlushWaitSeconds = 60;  // a step takes no longer
 
 int64_t int_at(const Json& document, std::string_view group, std::string_view name) {
-  const Json* object = group.empty() ? &document : document.find(group);
-  const Json* value = object == nullptr ? nullptr : object->find(name);
-  return value != nullptr && value->is_int() ? value->as_int64().value_or(0) : 0;
+  return static_cast<int64_t>(status_number_at(document, group, name));
 }
 
 std::string percent(int64_t part, int64_t whole) {
@@ -84,16 +81,16 @@ int run_cache_flush(const Invocation& call) {
   const auto document = control_post(call, path, "", &text);
   if (!document.ok()) return control_failure(call, document.status());
   const int64_t before = int_at(*document, "", "flushes_before");
-  const auto deadline = std::chrono::steady_clock::now() + kFlushWait;
-  for (;;) {
-    const auto now = control_get(call, control::kCachePath);
-    if (!now.ok()) return control_failure(call, now.status());
-    if (int_at(*now, "totals", "flushes") > before) break;
-    if (std::chrono::steady_clock::now() >= deadline) {
-      *call.err << "tfctl: asked for, but not done yet\n";
-      return kExitTimeout;
-    }
-    std::this_thread::sleep_for(kFlushPoll);
+  Status failure;
+  const bool done =
+      look_until(call, control::kCachePath, kFlushWaitSeconds, [&](const Result<Json>& now) {
+        if (!now.ok()) failure = now.status();
+        return !now.ok() || int_at(*now, "totals", "flushes") > before;
+      });
+  if (!failure.ok()) return control_failure(call, failure);
+  if (!done) {
+    *call.err << "tfctl: asked for, but not done yet\n";
+    return kExitTimeout;
   }
   if (call.json) {
     *call.out << text << "\n";

@@ -8,14 +8,9 @@
 #include "daemon/control/protocol.h"
 
 namespace tensorfold::ctl {
-namespace {
-
-constexpr const char* kConfigFile = "/etc/tensorfoldd/tensorfoldd.toml";
-
-}  // namespace
 
 int run_config_check(const Invocation& call) {
-  const std::string file = call.positional.empty() ? kConfigFile : call.positional[0];
+  const std::string file = call.positional.empty() ? config::kConfigFile : call.positional[0];
   const auto loaded = config::load_config(file);
   if (!loaded.ok()) return fail(call, loaded.status());
   if (const Status status = config::check_config(loaded->config); !status.ok())

@@ -17,7 +17,6 @@ using preflight::Outcome;
 using preflight::Verdict;
 
 constexpr int kDoctorSchemaVersion = 1;
-constexpr const char* kConfigFile = "/etc/tensorfoldd/tensorfoldd.toml";
 constexpr size_t kNameColumns = 17;
 constexpr size_t kVerdictColumns = 15;
 
@@ -32,9 +31,9 @@ preflight::Settings settings_of(const Invocation& call, const preflight::Machine
     out.config_file = call.get("--config");
     std::ifstream in(out.config_file, std::ios::binary);
     if (in) text.emplace(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-  } else if (machine.exists(kConfigFile)) {
-    out.config_file = kConfigFile;
-    text = machine.read(kConfigFile);
+  } else if (machine.exists(config::kConfigFile)) {
+    out.config_file = config::kConfigFile;
+    text = machine.read(config::kConfigFile);
   }
   config::Config config = config::default_config();
   if (!out.config_file.empty()) {

@@ -3,46 +3,36 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <ostream>
-#include <thread>
 
 #include "ctl/control_client.h"
+#include "ctl/control_wait.h"
+#include "ctl/status_text.h"
 #include "ctl/verbs.h"
 #include "daemon/control/protocol.h"
 
 namespace tensorfold::ctl {
 namespace {
 
-constexpr auto kPollGap = std::chrono::milliseconds(200);
-constexpr double kWaitSecondsMax = 86400;
-
-// Seconds of an option, or usage.
-bool seconds_of(const Invocation& call, const char* option, double& out) {
-  const std::string text = call.get(option);
-  char* end = nullptr;
-  out = std::strtod(text.c_str(), &end);
-  if (end != text.c_str() && *end == '\0' && out >= 0 && out <= kWaitSecondsMax) return true;
-  *call.err << "tfctl: " << option << " needs seconds in 0..86400, not '" << text << "'\n";
-  return false;
-}
-
-// Polls the status until `done` says so. kExitTimeout when the time is over first.
-template <typename Done>
-int wait_until(const Invocation& call, double seconds, Done done) {
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::chrono::milliseconds(static_cast<long long>(seconds * 1000));
-  for (;;) {
-    const auto document = control_get(call, control::kStatusPath);
-    if (done(document)) return kExitOk;
-    if (std::chrono::steady_clock::now() >= deadline) {
-      *call.err << "tfctl: not there after " << seconds << " s\n";
-      return kExitTimeout;
-    }
-    std::this_thread::sleep_for(kPollGap);
+// Looks at the status until `over`. What comes back then decides, a failure to reach the daemon
+// too, unless it is what was waited for.
+int wait_until(const Invocation& call, double seconds,
+               const std::function<bool(const Json& status)>& over, bool until_gone = false) {
+  Status failure;
+  const bool there =
+      look_until(call, control::kStatusPath, seconds, [&](const Result<Json>& document) {
+        if (document.ok()) return over(*document);
+        failure = document.status();
+        return true;
+      });
+  if (!there) {
+    *call.err << "tfctl: not there after " << seconds << " s\n";
+    return kExitTimeout;
   }
+  if (failure.ok() || (until_gone && failure.reason() == "not_running")) return kExitOk;
+  return control_failure(call, failure);
 }
 
 int change(const Invocation& call, std::string_view path, std::string_view body,
@@ -58,25 +48,15 @@ int change(const Invocation& call, std::string_view path, std::string_view body,
   return kExitOk;
 }
 
-std::string string_at(const Json& document, std::string_view name) {
-  const Json* value = document.find(name);
-  return value != nullptr && value->is_string() ? value->as_string() : "";
-}
-
-int64_t busy_replies(const Json& status) {
-  const Json* slots = status.find("slots");
-  const Json* busy = slots == nullptr ? nullptr : slots->find("busy");
-  const Json* queue = status.find("queue");
-  const Json* waiting = queue == nullptr ? nullptr : queue->find("waiting");
-  int64_t out = 0;
-  for (const Json* value : {busy, waiting})
-    if (value != nullptr && value->is_int()) out += value->as_int64().value_or(0);
-  return out;
+double replies_left(const Json& status) {
+  return status_number_at(status, "slots", "busy") + status_number_at(status, "queue", "waiting");
 }
 
 }  // namespace
 
 int run_reload(const Invocation& call) {
+  double seconds = 0;
+  if (!wait_seconds(call, seconds)) return kExitUsage;
   std::string text;
   const auto document = control_post(call, control::kReloadPath, "", &text);
   if (!document.ok()) return control_failure(call, document.status());
@@ -90,22 +70,18 @@ int run_reload(const Invocation& call) {
     }
   }
   if (!call.has("--wait")) return kExitOk;
-  double seconds = 0;
-  if (!seconds_of(call, "--wait", seconds)) return kExitUsage;
-  return wait_until(call, seconds, [](const Result<Json>& status) {
-    return status.ok() && string_at(*status, "state") == "ready";
+  return wait_until(call, seconds, [](const Json& status) {
+    return status_text_at(status, "", "state") == "ready";
   });
 }
 
 int run_drain(const Invocation& call) {
   double seconds = 0;
-  if (call.has("--wait") && !seconds_of(call, "--wait", seconds)) return kExitUsage;
+  if (!wait_seconds(call, seconds)) return kExitUsage;
   const int code = change(call, control::kDrainPath, "",
                           "draining: new requests are refused; 'tfctl resume' ends that");
   if (code != kExitOk || !call.has("--wait")) return code;
-  return wait_until(call, seconds, [](const Result<Json>& status) {
-    return status.ok() && busy_replies(*status) == 0;
-  });
+  return wait_until(call, seconds, [](const Json& status) { return replies_left(status) == 0; });
 }
 
 int run_resume(const Invocation& call) {
@@ -114,13 +90,12 @@ int run_resume(const Invocation& call) {
 
 int run_stop(const Invocation& call) {
   double seconds = 0;
-  if (call.has("--wait") && !seconds_of(call, "--wait", seconds)) return kExitUsage;
+  if (!wait_seconds(call, seconds)) return kExitUsage;
   const std::string path = std::string(control::kStopPath) + (call.has("--now") ? "?now=1" : "");
   const int code = change(call, path, "", "stopping");
   if (code != kExitOk || !call.has("--wait")) return code;
-  return wait_until(call, seconds, [](const Result<Json>& status) {
-    return !status.ok() && status.status().reason() == "not_running";
-  });
+  return wait_until(
+      call, seconds, [](const Json&) { return false; }, true);
 }
 
 int run_log_level(const Invocation& call) {
@@ -132,7 +107,7 @@ int run_log_level(const Invocation& call) {
   std::string text;
   const auto document = control_get(call, control::kLogLevelPath, &text);
   if (!document.ok()) return control_failure(call, document.status());
-  *call.out << (call.json ? text : string_at(*document, "level")) << "\n";
+  *call.out << (call.json ? text : status_text_at(*document, "", "level")) << "\n";
   return kExitOk;
 }
 

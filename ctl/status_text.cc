@@ -12,11 +12,6 @@ const Json* at(const Json& document, std::string_view outer, std::string_view in
   return object == nullptr ? nullptr : object->find(inner);
 }
 
-double number_at(const Json& document, std::string_view outer, std::string_view inner) {
-  const Json* value = at(document, outer, inner);
-  return value != nullptr && value->is_number() ? value->as_double() : 0;
-}
-
 std::string format(const char* form, double value) {
   char text[64];
   std::snprintf(text, sizeof text, form, value);
@@ -51,18 +46,23 @@ std::string duration_text(double seconds) {
 }
 
 std::string drafts_text(const Json& d) {
-  const double drafted = number_at(d, "totals", "drafted");
+  const double drafted = status_number_at(d, "totals", "drafted");
   if (drafted <= 0) return "none";
-  const double accepted = number_at(d, "totals", "accepted");
+  const double accepted = status_number_at(d, "totals", "accepted");
   std::string out = count(accepted) + " of " + count(drafted) + " accepted (" +
                     format("%.0f", 100 * accepted / drafted) + "%)";
-  if (const double pauses = number_at(d, "totals", "draft_pauses"); pauses > 0)
+  if (const double pauses = status_number_at(d, "totals", "draft_pauses"); pauses > 0)
     out += ", paused " + count(pauses) + " times, now for " +
-           count(number_at(d, "drafting", "paused")) + " replies";
+           count(status_number_at(d, "drafting", "paused")) + " replies";
   return out;
 }
 
 }  // namespace
+
+double status_number_at(const Json& document, std::string_view outer, std::string_view inner) {
+  const Json* value = at(document, outer, inner);
+  return value != nullptr && value->is_number() ? value->as_double() : 0;
+}
 
 std::string status_text_at(const Json& document, std::string_view outer, std::string_view inner) {
   const Json* value = at(document, outer, inner);
@@ -76,36 +76,37 @@ std::string state_with_detail(const std::string& state, const std::string& detai
 
 StatusLines status_lines(const Json& d) {
   const std::string detail = status_text_at(d, "", "detail");
-  const double pool = number_at(d, "cache", "pool_tokens");
-  const double used = number_at(d, "cache", "used_tokens");
+  const double pool = status_number_at(d, "cache", "pool_tokens");
+  const double used = status_number_at(d, "cache", "used_tokens");
   return {
       {"state", state_with_detail(status_text_at(d, "", "state"), detail, " (", ")")},
       {"model", status_text_at(d, "model", "name") + ", context " +
-                    count(number_at(d, "model", "context")) + ", from " +
+                    count(status_number_at(d, "model", "context")) + ", from " +
                     status_text_at(d, "model", "path")},
       {"version", status_text_at(d, "", "version")},
-      {"uptime", duration_text(number_at(d, "", "uptime_s"))},
+      {"uptime", duration_text(status_number_at(d, "", "uptime_s"))},
       {"listen", status_text_at(d, "", "listen")},
-      {"slots", count(number_at(d, "slots", "busy")) + " of " +
-                    count(number_at(d, "slots", "total")) + " busy, " +
-                    count(number_at(d, "slots", "prefilling")) + " in prefill"},
-      {"queue", count(number_at(d, "queue", "waiting")) + " of " +
-                    count(number_at(d, "queue", "limit")) + " waiting"},
+      {"slots", count(status_number_at(d, "slots", "busy")) + " of " +
+                    count(status_number_at(d, "slots", "total")) + " busy, " +
+                    count(status_number_at(d, "slots", "prefilling")) + " in prefill"},
+      {"queue", count(status_number_at(d, "queue", "waiting")) + " of " +
+                    count(status_number_at(d, "queue", "limit")) + " waiting"},
       {"speed",
-       format("%.1f tok/s decode, ", number_at(d, "rates", "decode_tokens_per_second")) +
-           format("%.1f tok/s prefill", number_at(d, "rates", "prefill_tokens_per_second"))},
+       format("%.1f tok/s decode, ", status_number_at(d, "rates", "decode_tokens_per_second")) +
+           format("%.1f tok/s prefill", status_number_at(d, "rates", "prefill_tokens_per_second"))},
       {"cache", count(used) + " of " + count(pool) + " positions (" +
                     format("%.0f", pool > 0 ? 100 * used / pool : 0) + "%)"},
-      {"memory", bytes_text(number_at(d, "memory", "resident_bytes")) + " resident, weights " +
-                     bytes_text(number_at(d, "memory", "weight_bytes")) + ", cache " +
-                     bytes_text(number_at(d, "memory", "cache_bytes"))},
-      {"requests", count(number_at(d, "totals", "requests")) + " answered, " +
-                       count(number_at(d, "http", "refused_total")) + " refused, " +
-                       count(number_at(d, "http", "failed_total")) + " failed, " +
-                       count(number_at(d, "http", "cancelled_total")) + " cancelled"},
-      {"tokens", count(number_at(d, "totals", "prompt_tokens")) + " prompt (" +
-                     count(number_at(d, "totals", "cached_tokens")) + " cached), " +
-                     count(number_at(d, "totals", "completion_tokens")) + " reply"},
+      {"memory", bytes_text(status_number_at(d, "memory", "resident_bytes")) +
+                     " resident, weights " +
+                     bytes_text(status_number_at(d, "memory", "weight_bytes")) + ", cache " +
+                     bytes_text(status_number_at(d, "memory", "cache_bytes"))},
+      {"requests", count(status_number_at(d, "totals", "requests")) + " answered, " +
+                       count(status_number_at(d, "http", "refused_total")) + " refused, " +
+                       count(status_number_at(d, "http", "failed_total")) + " failed, " +
+                       count(status_number_at(d, "http", "cancelled_total")) + " cancelled"},
+      {"tokens", count(status_number_at(d, "totals", "prompt_tokens")) + " prompt (" +
+                     count(status_number_at(d, "totals", "cached_tokens")) + " cached), " +
+                     count(status_number_at(d, "totals", "completion_tokens")) + " reply"},
       {"drafts", drafts_text(d)},
   };
 }
@@ -117,12 +118,12 @@ std::string status_line(const std::string& name, const std::string& value) {
 }
 
 std::string status_summary(const Json& d) {
-  const double pool = number_at(d, "cache", "pool_tokens");
-  const double used = number_at(d, "cache", "used_tokens");
-  return status_text_at(d, "", "state") + ", " + count(number_at(d, "slots", "busy")) +
-         " running, " + count(number_at(d, "queue", "waiting")) + " waiting, " +
-         format("%.1f tok/s", number_at(d, "rates", "decode_tokens_per_second")) + ", cache " +
-         format("%.0f%%", pool > 0 ? 100 * used / pool : 0);
+  const double pool = status_number_at(d, "cache", "pool_tokens");
+  const double used = status_number_at(d, "cache", "used_tokens");
+  return status_text_at(d, "", "state") + ", " + count(status_number_at(d, "slots", "busy")) +
+         " running, " + count(status_number_at(d, "queue", "waiting")) + " waiting, " +
+         format("%.1f tok/s", status_number_at(d, "rates", "decode_tokens_per_second")) +
+         ", cache " + format("%.0f%%", pool > 0 ? 100 * used / pool : 0);
 }
 
 }  // namespace tensorfold::ctl

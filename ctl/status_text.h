@@ -20,6 +20,8 @@ std::string status_summary(const Json& document);
 
 // A string of the document, "" when it is not there; `outer` "" is the top level.
 std::string status_text_at(const Json& document, std::string_view outer, std::string_view inner);
+// The same of a number, 0 when it is not there.
+double status_number_at(const Json& document, std::string_view outer, std::string_view inner);
 // "loading (3 of 9)": a state and, where it says more, its detail.
 std::string state_with_detail(const std::string& state, const std::string& detail,
                               const char* before, const char* after);

@@ -1,24 +1,14 @@
 // tfctl status and tfctl health: the document of GET /status, as text or as it is.
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <ostream>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "ctl/control_client.h"
+#include "ctl/control_wait.h"
 #include "ctl/status_text.h"
 #include "ctl/verbs.h"
 #include "daemon/control/protocol.h"
 
 namespace tensorfold::ctl {
-namespace {
-
-constexpr auto kPollGap = std::chrono::milliseconds(200);
-
-}  // namespace
 
 int run_status(const Invocation& call) {
   std::string text;
@@ -34,38 +24,26 @@ int run_status(const Invocation& call) {
 }
 
 int run_health(const Invocation& call) {
-  double wait_s = 0;
-  if (call.has("--wait")) {
-    const std::string text = call.get("--wait");
-    char* end = nullptr;
-    wait_s = std::strtod(text.c_str(), &end);
-    if (end == text.c_str() || *end != '\0' || !(wait_s >= 0 && wait_s <= 86400)) {
-      *call.err << "tfctl: --wait needs seconds in 0..86400, not '" << text << "'\n";
-      return kExitUsage;
-    }
+  double seconds = 0;
+  if (!wait_seconds(call, seconds)) return kExitUsage;
+  Result<Json> last = unavailable("not asked yet");
+  bool ready = false;
+  look_until(call, control::kStatusPath, seconds, [&](const Result<Json>& document) {
+    last = document;
+    ready = document.ok() && status_text_at(*document, "", "state") == "ready";
+    return ready || (!document.ok() && document.status().reason() == "permission");
+  });
+  if (!last.ok()) return control_failure(call, last.status());
+  const std::string state = status_text_at(*last, "", "state");
+  const std::string detail = status_text_at(*last, "", "detail");
+  if (call.json) {
+    *call.out << "{\"schema_version\": " << control::kSchemaVersion
+              << ", \"ready\": " << (ready ? "true" : "false") << ", \"state\": \"" << state
+              << "\"}\n";
+  } else {
+    *call.out << state_with_detail(state, detail, ": ", "") << "\n";
   }
-  const auto deadline = std::chrono::steady_clock::now() +
-                        std::chrono::milliseconds(static_cast<long long>(wait_s * 1000));
-  for (;;) {
-    const auto document = control_get(call, control::kStatusPath);
-    const std::string state = document.ok() ? status_text_at(*document, "", "state") : "";
-    const bool ready = state == "ready";
-    const bool denied = !document.ok() && document.status().reason() == "permission";
-    if (!ready && !denied && std::chrono::steady_clock::now() < deadline) {
-      std::this_thread::sleep_for(kPollGap);
-      continue;
-    }
-    if (!document.ok()) return control_failure(call, document.status());
-    const std::string detail = status_text_at(*document, "", "detail");
-    if (call.json) {
-      *call.out << "{\"schema_version\": " << control::kSchemaVersion
-                << ", \"ready\": " << (ready ? "true" : "false") << ", \"state\": \"" << state
-                << "\"}\n";
-    } else {
-      *call.out << state_with_detail(state, detail, ": ", "") << "\n";
-    }
-    return ready ? kExitOk : kExitNotReady;
-  }
+  return ready ? kExitOk : kExitNotReady;
 }
 
 }  // namespace tensorfold::ctl

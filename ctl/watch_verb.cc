@@ -1,5 +1,4 @@
 // tfctl watch: the status again and again, in place on a terminal, a line each time elsewhere.
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>

@@ -85,7 +85,7 @@ Result<CommandLine> parse_command_line(std::span<const std::string> args) {
 
 Result<config::Loaded> settings_of(const CommandLine& line) {
   config::Loaded loaded{config::default_config(), {}};
-  const std::string file(kConfigFile);
+  const std::string file(config::kConfigFile);
   if (!line.config_file.empty()) {
     TF_ASSIGN_OR_RETURN(loaded, config::load_config(line.config_file));
   } else if (access(file.c_str(), F_OK) == 0) {

@@ -11,8 +11,6 @@
 
 namespace tensorfold {
 
-inline constexpr std::string_view kConfigFile = "/etc/tensorfoldd/tensorfoldd.toml";
-
 struct CommandLine {
   enum class Action : unsigned char { kRun, kCheckConfig, kVersion, kHelp };
   Action action = Action::kRun;

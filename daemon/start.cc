@@ -116,8 +116,8 @@ Result<Start> prepare_start(const CommandLine& line, const config::Config& confi
   Start out;
   out.config = config;
   out.line = line;
-  if (line.config_file.empty() && access(std::string(kConfigFile).c_str(), F_OK) == 0) {
-    out.line.config_file = kConfigFile;
+  if (line.config_file.empty() && access(config::kConfigFile, F_OK) == 0) {
+    out.line.config_file = config::kConfigFile;
   }
   out.model_path = config.model_path;
   if (out.model_path.empty()) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "daemon/api/bodies.h"
+#include "daemon/api/field_rows.h"
 #include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
 #include "daemon/api/messages_blocks.h"
@@ -108,14 +109,14 @@ constexpr ChatField kFields[] = {
     {"messages", kUsed, read_list,
      "turns of text, thinking, tool_use and tool_result; a final assistant turn is gone on with"},
     {"system", kUsed, read_system, "a text or a list of text blocks"},
-    {"model", kUsed, read_model, "the served name; absent is the same"},
+    kModelRow,
     {"max_tokens", kUsed, read_max_tokens,
      "reply tokens, thinking included; default up to the context; 0 computes the prompt alone"},
     {"stop_sequences", kUsed, read_stop_sequences, "up to 16; the stop text is not returned"},
-    {"stream", kUsed, read_stream, "server-sent events; default false"},
-    {"temperature", kUsed, read_temperature, "0..2, 0 is greedy; default sampling.temperature"},
-    {"top_p", kUsed, read_top_p, "above 0, up to 1; default sampling.top_p"},
-    {"top_k", kUsed, read_top_k, "0 or -1 is off; default sampling.top_k"},
+    kStreamRow,
+    kTemperatureRow,
+    kTopPRow,
+    kTopKRow,
     {"thinking", kUsed, read_thinking_type,
      "{type: enabled, disabled or adaptive}, budget_tokens; absent is disabled"},
     {"output_config", kUsed, read_output_config, "effort, and format {type: json_schema, schema}"},
@@ -125,19 +126,17 @@ constexpr ChatField kFields[] = {
      "auto, any, tool or none; disable_parallel_tool_use"},
     {"context_management", kUsed, read_context_management, "an edit that keeps all thinking"},
     {"mcp_servers", kUsed, read_servers, "[]"},
-    {"min_p", kUsed, read_min_p, "0..1; default sampling.min_p"},
-    {"seed", kUsed, read_seed, "a signed 64-bit number; default random, and reported"},
-    {"presence_penalty", kUsed, read_presence, "-2..2; default 0"},
-    {"frequency_penalty", kUsed, read_frequency, "-2..2; default 0"},
-    {"repetition_penalty", kUsed, read_repetition, "0.01..10; default 1, which is off"},
-    {"draft", kUsed, read_draft, "false: no speculation, the text is the same; default true"},
-    {"priority", kUsed, read_priority,
-     "normal (0) or background (above 0: yields to others); default normal"},
-    {"cache_salt", kUsed, read_cache_salt,
-     "keeps this request's prefixes apart, up to 256 bytes; default none"},
+    kMinPRow,
+    kSeedRow,
+    kPresencePenaltyRow,
+    kFrequencyPenaltyRow,
+    kRepetitionPenaltyRow,
+    kDraftRow,
+    kPriorityRow,
+    kCacheSaltRow,
 
-    {"metadata", kIgnored, nullptr, "labels of the client's"},
-    {"service_tier", kIgnored, nullptr, "there is one"},
+    kMetadataRow,
+    kServiceTierRow,
     {"cache_control", kIgnored, nullptr, "the prefix cache needs no hint"},
 
     {"container", kRefused, nullptr, "there are no containers"},

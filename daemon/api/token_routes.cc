@@ -3,6 +3,7 @@
 
 #include "daemon/api/bodies.h"
 #include "daemon/api/errors.h"
+#include "daemon/api/field_rows.h"
 #include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
 #include "engine/base/utf8.h"
@@ -55,24 +56,22 @@ constexpr auto kUsed = FieldUse::kUsed;
 constexpr ChatField kTokenizeFields[] = {
     {"prompt", kUsed, read_text, "a text; control tokens written out in it count as such"},
     {"messages", kUsed, read_messages, "or a conversation, as in a chat request"},
-    {"model", kUsed, read_model, "the served name; absent is the same"},
+    kModelRow,
     {"add_special_tokens", kUsed, read_add_special, "the begin token before a text; true"},
     {"return_token_strs", kUsed, read_strs, "also the text of each token"},
     {"tools", kUsed, read_tools, "functions"},
     {"tool_choice", kUsed, read_tool_choice, "none takes the tools out"},
-    {"reasoning_effort", kUsed, read_effort,
-     "none (off), a name or 1..100 (on); default: see Thinking"},
+    kReasoningEffortRow,
     {"thinking", kUsed, read_thinking, "{type: enabled or disabled}"},
-    {"enable_thinking", kUsed, read_enable_thinking, "true or false; default: see Thinking"},
-    {"chat_template_kwargs", kUsed, read_template_kwargs,
-     "thinking, enable_thinking, reasoning_effort; they win over the top level's"},
+    kEnableThinkingRow,
+    kChatTemplateKwargsRow,
     {"add_generation_prompt", kUsed, read_header, "true"},
     {"continue_final_message", kUsed, read_continue,
      "true: the last message, an assistant's, is open"},
 };
 constexpr ChatField kDetokenizeFields[] = {
     {"tokens", kUsed, read_ids, "token ids"},
-    {"model", kUsed, read_model, "the served name; absent is the same"},
+    kModelRow,
 };
 // clang-format on
 

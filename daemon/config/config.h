@@ -11,6 +11,8 @@
 
 namespace tensorfold::config {
 
+inline constexpr const char* kConfigFile = "/etc/tensorfoldd/tensorfoldd.toml";
+
 // Member names are the keys with '.' as '_'; their defaults come from the table alone.
 struct Config {
   std::string model_path, model_engram_path, model_prepared_path, model_name;

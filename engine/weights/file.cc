@@ -12,10 +12,10 @@
 #include <cerrno>
 #include <utility>
 
+#include "engine/base/positioned_io.h"
+
 namespace tensorfold {
 namespace {
-
-constexpr size_t kCallBytesMax = size_t{1} << 30;  // one read or write; Linux stops near 2 GiB
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -54,17 +54,11 @@ Result<std::shared_ptr<const ReadFile>> ReadFile::open(const std::string& path) 
 }
 
 Status ReadFile::read(int64_t offset, std::span<std::byte> out) const {
-  size_t done = 0;
-  while (done < out.size()) {
-    const size_t want = std::min(out.size() - done, kCallBytesMax);
-    const ssize_t got = ::pread(fd_, out.data() + done, want, offset + static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error(path_, errno);
-    if (got == 0) {
-      return data_loss(path_ + ": truncated: it ends before byte " +
-                       std::to_string(offset + static_cast<int64_t>(out.size())));
-    }
-    done += static_cast<size_t>(got);
+  const IoOutcome done = read_at(fd_, offset, out);
+  if (done.error != 0) return io_error(path_, done.error);
+  if (done.bytes < out.size()) {
+    return data_loss(path_ + ": truncated: it ends before byte " +
+                     std::to_string(offset + static_cast<int64_t>(out.size())));
   }
   return ok_status();
 }
@@ -119,15 +113,8 @@ Status AtomicFile::pad_to(int64_t multiple) {
 }
 
 Status AtomicFile::write_at(int64_t offset, std::span<const std::byte> bytes) {
-  size_t done = 0;
-  while (done < bytes.size()) {
-    const size_t want = std::min(bytes.size() - done, kCallBytesMax);
-    const off_t at = offset + static_cast<off_t>(done);
-    const ssize_t put = ::pwrite(fd_, bytes.data() + done, want, at);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return io_error(temporary_, errno);
-    done += static_cast<size_t>(put);
-  }
+  const IoOutcome done = tensorfold::write_at(fd_, offset, bytes);
+  if (done.error != 0) return io_error(temporary_, done.error);
   return ok_status();
 }
 

@@ -7,6 +7,7 @@
 #include "ctl/verb.h"
 #include "engine/base/json.h"
 #include "engine/weights/weight_source.h"
+#include "tests/temp_folder.h"
 
 namespace tensorfold::ctl {
 namespace {
@@ -26,20 +27,6 @@ Run tfctl(std::vector<std::string> args) {
 }
 
 const std::string kModel = std::string(TF_TEST_DATA) + "/golden/mini_native";
-
-struct Scratch {
-  fs::path root;
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "tf-model-XXXXXX").string();
-    BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
-    root = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(root, ignored);
-  }
-  std::string path(const char* name) const { return (root / name).string(); }
-};
 
 bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
@@ -79,7 +66,7 @@ BOOST_AUTO_TEST_CASE(inspect_json_agrees_with_what_ranks_load) {
 }
 
 BOOST_AUTO_TEST_CASE(inspect_lists_what_is_missing_and_unknown) {
-  const Scratch scratch;
+  const TempFolder scratch;
   const std::string folder = scratch.path("model");
   fs::create_directory(folder);
   fs::copy_file(kModel + "/config.json", folder + "/config.json");
@@ -111,7 +98,7 @@ BOOST_AUTO_TEST_CASE(errors_name_the_folder_and_misuse_is_exit_2) {
 }
 
 BOOST_AUTO_TEST_CASE(prepare_writes_one_image_for_each_rank) {
-  const Scratch scratch;
+  const TempFolder scratch;
   const std::string out = scratch.path("images");
   const Run refused = tfctl({"model", "prepare", "--model", kModel, "--out", out, "--world", "4"});
   BOOST_TEST(refused.code == kExitFailed);
@@ -132,7 +119,7 @@ BOOST_AUTO_TEST_CASE(prepare_writes_one_image_for_each_rank) {
 }
 
 BOOST_AUTO_TEST_CASE(dequantize_says_what_it_did) {
-  const Scratch scratch;
+  const TempFolder scratch;
   const std::string out = scratch.path("twin");
   const Run run = tfctl({"model", "dequantize", kModel, out});
   BOOST_TEST(run.code == kExitOk, run.err);

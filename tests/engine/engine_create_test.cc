@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tests/engine/scripted_text.h"
+#include "tests/temp_folder.h"
 
 using namespace tensorfold;
 using scripted::KeepingSink;
@@ -69,16 +70,17 @@ std::string small_tokenizer() {
 class ModelFolder {
  public:
   ModelFolder() {
-    std::string name = (fs::temp_directory_path() / "tensorfold-engine-XXXXXX").string();
-    BOOST_REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
     const fs::path mini = fs::path(TF_TEST_DATA) / "golden/mini_native";
     for (const char* file : {"config.json", "engram_token_map.i32", "model.safetensors"})
       fs::create_symlink(mini / file, path / file);
     std::ofstream(path / "tokenizer.json") << small_tokenizer();
   }
-  ~ModelFolder() { fs::remove_all(path); }
-  fs::path path;
+
+ private:
+  TempFolder folder_;
+
+ public:
+  const fs::path path = folder_.path();
 };
 
 EngineOptions options(const ModelFolder& folder) {

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tests/engine/loop_harness.h"
+#include "tests/temp_folder.h"
 
 namespace tensorfold::scripted {
 
@@ -46,10 +47,9 @@ inline Model& mini_model() {
 inline Model& narrow_mini_model() {
   static const auto model = [] {
     namespace fs = std::filesystem;
-    std::string folder = (fs::temp_directory_path() / "tensorfold-narrow-XXXXXX").string();
-    BOOST_REQUIRE(mkdtemp(folder.data()) != nullptr);
+    const TempFolder folder;  // weights end in memory, Engram rows come of files that stay open
     for (const char* file : {"engram_token_map.i32", "model.safetensors"})
-      fs::create_symlink(fs::path(kMiniPath) / file, fs::path(folder) / file);
+      fs::create_symlink(fs::path(kMiniPath) / file, folder.path(file));
     std::ifstream in(std::string(kMiniPath) + "/config.json");
     std::ostringstream text;
     text << in.rdbuf();
@@ -58,9 +58,8 @@ inline Model& narrow_mini_model() {
     const size_t at = config.find(wide);
     BOOST_REQUIRE(at != std::string::npos);
     config.replace(at, wide.size(), "\"sliding_window\": 32");
-    std::ofstream(folder + "/config.json") << config;
-    auto loaded = load_mini(folder);
-    fs::remove_all(folder);  // weights are in memory, Engram rows come of files that are open
+    std::ofstream(folder.path("config.json")) << config;
+    auto loaded = load_mini(folder.path());
     BOOST_REQUIRE(loaded->config().window == 32);
     return loaded;
   }();

@@ -7,6 +7,7 @@
 
 #include "engine/cache/cache_layout.h"
 #include "tests/engine/loop_harness.h"
+#include "tests/temp_folder.h"
 
 using namespace tensorfold;
 using namespace tensorfold::scripted;
@@ -25,9 +26,6 @@ constexpr TokenId kNanToken = 700;  // of the broken copy
 class BrokenModel {
  public:
   BrokenModel() {
-    std::string name = (fs::temp_directory_path() / "tensorfold-bounds-XXXXXX").string();
-    BOOST_REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
     const fs::path mini = fs::path(TF_TEST_DATA) / "golden/mini_native";
     for (const char* file : {"config.json", "engram_token_map.i32", "model.safetensors"})
       fs::copy_file(mini / file, path / file);
@@ -45,10 +43,12 @@ class BrokenModel {
     f.write(reinterpret_cast<const char*>(huge.data()), width * 2);
     BOOST_REQUIRE(f.good());
   }
-  ~BrokenModel() { fs::remove_all(path); }
-  BrokenModel(const BrokenModel&) = delete;
-  BrokenModel& operator=(const BrokenModel&) = delete;
-  fs::path path;
+
+ private:
+  TempFolder folder_;
+
+ public:
+  const fs::path path = folder_.path();
 };
 
 // Puts values into one sequence's logits behind the real ones, as a broken device would.

@@ -15,10 +15,11 @@
 
 #include "engine/cache/spill/file_system.h"
 
+#include "engine/base/positioned_io.h"
+
 namespace tensorfold {
 namespace {
 
-constexpr size_t kCallBytesMax = size_t{1} << 30;  // one read or write; Linux stops near 2 GiB
 constexpr mode_t kFileMode = 0600;
 constexpr mode_t kFolderMode = 0700;
 constexpr int64_t kSecondUs = 1'000'000;
@@ -44,32 +45,19 @@ class DiskFile final : public OpenFile {
   int64_t size() const override { return size_; }
 
   Status read(int64_t offset, std::span<std::byte> out) override {
-    size_t done = 0;
-    while (done < out.size()) {
-      const size_t want = std::min(out.size() - done, kCallBytesMax);
-      const ssize_t got = ::pread(fd_, out.data() + done, want, offset + static_cast<off_t>(done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return file_error(path_, errno);
-      if (got == 0) {
-        return data_loss(path_ + ": truncated: it ends before byte " +
-                         std::to_string(offset + static_cast<int64_t>(out.size())));
-      }
-      done += static_cast<size_t>(got);
+    const IoOutcome done = read_at(fd_, offset, out);
+    if (done.error != 0) return file_error(path_, done.error);
+    if (done.bytes < out.size()) {
+      return data_loss(path_ + ": truncated: it ends before byte " +
+                       std::to_string(offset + static_cast<int64_t>(out.size())));
     }
     drop_pages(offset, static_cast<int64_t>(out.size()));
     return ok_status();
   }
 
   Status write(int64_t offset, std::span<const std::byte> bytes) override {
-    size_t done = 0;
-    while (done < bytes.size()) {
-      const size_t want = std::min(bytes.size() - done, kCallBytesMax);
-      const off_t at = offset + static_cast<off_t>(done);
-      const ssize_t put = ::pwrite(fd_, bytes.data() + done, want, at);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return file_error(path_, errno);
-      done += static_cast<size_t>(put);
-    }
+    const IoOutcome done = tensorfold::write_at(fd_, offset, bytes);
+    if (done.error != 0) return file_error(path_, done.error);
     size_ = std::max(size_, offset + static_cast<int64_t>(bytes.size()));
     return ok_status();
   }

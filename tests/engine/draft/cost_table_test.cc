@@ -9,6 +9,7 @@
 #include "engine/draft/cost_store.h"
 #include "engine/draft/measure_costs.h"
 #include "tests/engine/scripted_model.h"
+#include "tests/temp_folder.h"
 
 using namespace tensorfold;
 namespace fs = std::filesystem;
@@ -26,17 +27,6 @@ CostTable some_table() {
   t.prompt_row_us = 0.5;
   return t;
 }
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "tensorfold-costs-XXXXXX").string();
-    BOOST_REQUIRE(mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Folder() { fs::remove_all(path); }
-  fs::path path;
-};
 
 class Lines final : public LogSink {
  public:
@@ -198,8 +188,8 @@ BOOST_AUTO_TEST_CASE(values_that_no_measurement_gives_are_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(the_file_is_used_replaced_or_done_without) {
-  Folder folder;
-  const std::string state = folder.path.string();
+  TempFolder folder;
+  const std::string state = folder.path();
   const fs::path file = cost_file_path(state);
   int measured = 0;
   bool steady = true;
@@ -263,7 +253,7 @@ BOOST_AUTO_TEST_CASE(the_file_is_used_replaced_or_done_without) {
   BOOST_REQUIRE(!failed.ok());
   BOOST_TEST(failed.status().message().find("device is gone") != std::string::npos);
   // Nothing but the folder in the way is left behind.
-  BOOST_TEST(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
+  BOOST_TEST(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(measuring_finds_the_costs_of_a_known_model) {

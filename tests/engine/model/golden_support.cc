@@ -87,17 +87,6 @@ std::string golden_path(std::string_view name) {
   return std::string(TF_TEST_DATA "/golden/") + std::string(name);
 }
 
-TempFolder::TempFolder() {
-  std::string name = (fs::temp_directory_path() / "tensorfold-golden-XXXXXX").string();
-  BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
-  root_ = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
-}
-
 void make_bf16_twin(const std::string& folder, std::string_view config) {
   const Result<ConvertReport> made = dequantize_model(golden_path("mini_native"), folder, {});
   BOOST_REQUIRE_MESSAGE(made.ok(), made.status().message());

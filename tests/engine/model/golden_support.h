@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/json.h"
+#include "tests/temp_folder.h"
 
 namespace tensorfold::test {
 
@@ -18,19 +19,6 @@ std::string golden_path(std::string_view name);
 // The device that these tests run on: "cpu", or what TENSORFOLD_TEST_DEVICE names. Where that is a
 // GPU and there is none, the program ends with the skip code.
 std::string test_device();
-
-// A folder that disappears with the object.
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  std::string path(std::string_view name = "") const { return (root_ / name).string(); }
-
- private:
-  std::filesystem::path root_;
-};
 
 // The recorded model widened to BF16, in `folder`; config: a file under golden/ to use as its
 // config.json, or empty.

@@ -67,7 +67,7 @@ void check_twin(const std::string& in, const std::string& out) {
 }
 
 BOOST_AUTO_TEST_CASE(the_recorded_model_becomes_its_bf16_twin) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::string in = std::string(TF_TEST_DATA) + "/golden/mini_native";
   const std::string out = folder.path("twin");
   const Result<ConvertReport> report = dequantize_model(in, out, {});
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(exl3_in_every_form_becomes_bf16) {
       {.matrix = "exl3-8-mcg", .expert = "fp4", .old_signs = true, .tables_fp8 = false},
   };
   for (const test::StoragePlan& plan : plans) {
-    const test::TempFolder folder;
+    const TempFolder folder;
     test::write_model(folder.path("in"), test::small_config(),
                       test::model_tensors(test::small_config(), plan));
     test::write_file(folder.path("in/tokenizer.json"), "{\"version\": \"1.0\"}");
@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(exl3_in_every_form_becomes_bf16) {
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_with_a_model_or_the_same_folder_is_not_written) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const auto tensors = test::model_tensors(test::small_config(), {});
   test::write_model(folder.path("a"), test::small_config(), tensors);
   test::write_model(folder.path("b"), test::small_config(), tensors);
@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(a_folder_with_a_model_or_the_same_folder_is_not_written) {
 }
 
 BOOST_AUTO_TEST_CASE(a_damaged_model_leaves_no_file_behind) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   auto tensors = test::model_tensors(test::small_config(), {.matrix = "fp8", .expert = "fp4"});
   test::tensor_named(tensors, "head.scale").bytes[3] = '\xff';
   test::write_model(folder.path("in"), test::small_config(), tensors);
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(a_damaged_model_leaves_no_file_behind) {
 
 // Shards of a bounded size, an index that says where everything is, written last.
 BOOST_AUTO_TEST_CASE(large_models_are_dealt_to_shards) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   std::vector<OutTensor> tensors;
   for (int i = 0; i < 10; ++i) {
     const std::string bytes(100, static_cast<char>('a' + i));

@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_CASE(packed_maps_are_checked) {
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_may_carry_its_own_map) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   const ModelConfig config = test::small_model_config();
   const std::string path = folder.path(kTokenMapFileName);
   const auto said = [&](std::string_view part) {
@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(a_folder_may_carry_its_own_map) {
 
 // A table whose row r has values that tell r.
 struct Table {
-  test::TempFolder folder;
+  TempFolder folder;
   ModelConfig config = test::small_model_config();
   Safetensors files;
 

@@ -315,7 +315,7 @@ void run(const std::vector<Case>& cases) {
     BOOST_TEST_CONTEXT(c.what) {
       Tensors tensors = c.exl3 ? exl3 : native;
       c.change(tensors);
-      const test::TempFolder folder;
+      const TempFolder folder;
       test::write_model(folder.path(), test::small_config(), tensors);
       WeightSourceOptions options;
       options.model_path = folder.path();
@@ -350,7 +350,7 @@ BOOST_AUTO_TEST_CASE(the_unchanged_models_are_fine) {
         test::small_config(),
         {.matrix = exl3 ? "exl3-10-mul1" : "fp8", .expert = exl3 ? "exl3-6-mul1" : "fp4"});
     nothing(tensors);
-    const test::TempFolder folder;
+    const TempFolder folder;
     test::write_model(folder.path(), test::small_config(), tensors);
     WeightSourceOptions options;
     options.model_path = folder.path();
@@ -365,7 +365,7 @@ BOOST_AUTO_TEST_CASE(vision_and_unused_drafter_tensors_are_no_fault) {
   std::string config = test::small_config();
   const std::string stages = "\"num_nextn_predict_layers\": 1";
   config.replace(config.find(stages), stages.size(), "\"num_nextn_predict_layers\": 0");
-  const test::TempFolder folder;
+  const TempFolder folder;
   test::write_model(folder.path(), config, tensors);
   const Result<std::unique_ptr<Checkpoint>> model = Checkpoint::open(folder.path(), "");
   BOOST_REQUIRE_MESSAGE(model.ok(), model.status().message());
@@ -377,7 +377,7 @@ BOOST_AUTO_TEST_CASE(vision_and_unused_drafter_tensors_are_no_fault) {
 // The table of a published model is far larger than memory: nothing of its size is taken before
 // its claims were compared with the file.
 BOOST_AUTO_TEST_CASE(a_giant_claim_costs_nothing) {
-  const test::TempFolder folder;
+  const TempFolder folder;
   test::write_model(folder.path(), test::small_config(), {});
   test::write_raw_safetensors(folder.path("model.safetensors"),
                               R"({"embed.weight": {"dtype": "BF16", "shape": [500, 4611686018427],

@@ -14,7 +14,7 @@
 namespace tensorfold {
 namespace {
 
-using test::TempFolder;
+using tensorfold::TempFolder;
 
 struct Prepared {
   TempFolder folder;

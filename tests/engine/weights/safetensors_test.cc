@@ -11,7 +11,7 @@
 namespace tensorfold {
 namespace {
 
-using test::TempFolder;
+using tensorfold::TempFolder;
 using test::write_file;
 using test::write_raw_safetensors;
 

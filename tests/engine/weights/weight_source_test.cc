@@ -12,8 +12,8 @@
 namespace tensorfold {
 namespace {
 
+using tensorfold::TempFolder;
 using test::StoragePlan;
-using test::TempFolder;
 using test::Tensor;
 
 std::unique_ptr<WeightSource> open_rank(const std::string& folder, int rank, int world_size) {

@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(the_vector_layer_from_a_file) {
     state = state * 1664525u + 1013904223u;
     trellis.push_back(static_cast<uint16_t>(state >> 16));
   }
-  const test::TempFolder folder;
+  const TempFolder folder;
   const std::string path = folder.path("layer.safetensors");
   const uint32_t marker = exl3::kMcgMultiplier;
   test::write_safetensors(

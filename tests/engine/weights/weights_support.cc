@@ -86,17 +86,6 @@ std::vector<Tensor> exl3_tensors(const std::string& name, int64_t out, int64_t i
 
 }  // namespace
 
-TempFolder::TempFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "tf-weights-XXXXXX").string();
-  BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
-  root_ = name;
-}
-
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(root_, ignored);
-}
-
 void write_file(const std::string& path, std::string_view bytes) {
   std::ofstream file(path, std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));

@@ -11,22 +11,9 @@
 
 #include "engine/weights/safetensors.h"
 #include "engine/weights/tensor_table.h"
+#include "tests/temp_folder.h"
 
 namespace tensorfold::test {
-
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  std::string path(std::string_view name = "") const {
-    return (name.empty() ? root_ : root_ / name).string();
-  }
-
- private:
-  std::filesystem::path root_;
-};
 
 struct Tensor {
   std::string name;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/engine/cache/spill/spill_world.h"
+#include "tests/temp_folder.h"
 
 namespace tensorfold {
 namespace {
@@ -20,16 +21,6 @@ namespace {
 constexpr int64_t kTightBytes = 600'000;  // so that killed processes were evicting too
 constexpr int64_t kWideBytes = int64_t{1} << 30;
 constexpr int kTurnsKnown = 1500;  // more than any life gets to
-
-struct TempFolder {
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tf_kill_XXXXXX").string();
-    BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 SpillOptions options_in(const std::string& root) {
   SpillOptions o = small_options(root, root.ends_with("wide") ? kWideBytes : kTightBytes);
@@ -116,7 +107,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_time) {
   int64_t read = 0, reported = 0;
   for (int life = 0; life < kills; ++life) {
     const bool wide = life % 2 == 0;
-    const std::string root = folder.path / (wide ? "wide" : "tight");
+    const std::string root = folder.path(wide ? "wide" : "tight");
     if (life % 20 == 0) std::filesystem::remove_all(root);
     const KeySet stored =
         kill_one(root, (life % 5) * 7, 2'000 + static_cast<int64_t>(random() % 60'000));

@@ -11,6 +11,7 @@
 
 #include "tests/engine/cache/spill/fault_file_system.h"
 #include "tests/engine/cache/spill/spill_world.h"
+#include "tests/temp_folder.h"
 
 namespace tensorfold {
 namespace {
@@ -320,19 +321,9 @@ BOOST_AUTO_TEST_CASE(a_disk_that_hangs_never_makes_the_caller_wait) {
   BOOST_TEST(world.log.said("on again"));
 }
 
-struct TempFolder {
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "tf_spill_XXXXXX").string();
-    BOOST_REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
-
 BOOST_AUTO_TEST_CASE(on_the_real_disk_with_threads) {
   const TempFolder folder;
-  const std::string root = folder.path / "spill";
+  const std::string root = folder.path("spill");
   Conversations conversations;
   SpillOptions options = small_options(root);
   options.free_bytes_min = 0;
