@@ -18,6 +18,7 @@ tf_pkg(UTF8PROC libutf8proc libutf8proc-dev)
 tf_pkg(CRYPTO libcrypto libssl-dev)
 tf_pkg(URING liburing liburing-dev)
 tf_pkg(LZMA liblzma liblzma-dev)
+tf_pkg(CURL libcurl libcurl4-openssl-dev)
 find_package(simdjson REQUIRED)
 
 # llhttp: a library where there is one (libllhttp-dev), else Debian 12's C sources in node-llhttp.
