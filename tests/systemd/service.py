@@ -1,0 +1,158 @@
+"""What the checks ask a machine about its tensorfoldd: systemd, the journal, the API, tfctl."""
+
+import dataclasses
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+import typing
+
+from machine import Machine
+
+UNIT = "tensorfoldd.service"
+API = "http://127.0.0.1:8888"
+STREAM_SECONDS = 300
+WAIT_SECONDS = 90
+LATE_SECONDS = 600  # the same where a reply has to end on a busy machine
+
+
+def show(machine: Machine, unit: str = UNIT) -> dict[str, str]:
+    text = machine.run("systemctl", "show", unit).stdout
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def main_pid(machine: Machine, unit: str = UNIT) -> int:
+    return int(show(machine, unit)["MainPID"])
+
+
+def wait_for(what: typing.Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def journal(machine: Machine, unit: str = UNIT, **fields: str) -> list[dict]:
+    """Entries of the unit, the manager's own words about it included."""
+    said = machine.run("journalctl", "--output=json", "--no-pager", f"--unit={unit}",
+                       *(f"{key}={value}" for key, value in fields.items())).stdout
+    return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+
+
+def events(machine: Machine, event: str, unit: str = UNIT) -> list[dict]:
+    return journal(machine, unit, TF_EVENT=event)
+
+
+def curl(machine: Machine, path: str, *options: str) -> tuple[int, str]:
+    """HTTP status, 0 if there is none, and body."""
+    said = machine.run("curl", "-sS", "--max-time", "60", "-w", "\n%{http_code}", *options,
+                       API + path).stdout
+    body, _, code = said.rpartition("\n")
+    return int(code) if code.isdigit() else 0, body
+
+
+def body_of(tokens: int, text: str = "Tell me something long.", **more: object) -> str:
+    return json.dumps({"model": "tiny", "max_tokens": tokens, "temperature": 0,
+                       "messages": [{"role": "user", "content": text}], **more})
+
+
+def chat(machine: Machine, tokens: int = 12, text: str = "Hello!", **more: object) -> str:
+    """The text of a reply, or what came instead."""
+    code, body = curl(machine, "/v1/chat/completions", "-H", "Content-Type: application/json", "-d",
+                      body_of(tokens, text, **more))
+    return json.loads(body)["choices"][0]["message"]["content"] if code == 200 else f"{code}: {body}"
+
+
+def answers(machine: Machine) -> bool:
+    return curl(machine, "/health")[0] == 200
+
+
+class Stream:
+    """A streamed reply that goes on for `tokens` tokens."""
+
+    def __init__(self, machine: Machine, tokens: int):
+        self.file = tempfile.NamedTemporaryFile(prefix="stream-", suffix=".sse")
+        self.curl = machine.start(
+            "curl", "-sSN", "--max-time", str(STREAM_SECONDS), "-H", "Content-Type: application/json",
+            "-d", body_of(tokens, ignore_eos=True, stream=True), API + "/v1/chat/completions",
+            output=self.file)
+
+    def text(self) -> str:
+        return pathlib.Path(self.file.name).read_text(encoding="utf-8", errors="replace")
+
+    def flows(self) -> bool:
+        """Waits until tokens come."""
+        return wait_for(lambda: self.text().count("\ndata:") >= 3)
+
+    def running(self) -> bool:
+        return self.curl.poll() is None
+
+    def end(self) -> str:
+        self.curl.wait(LATE_SECONDS)
+        return self.text()
+
+    def whole(self) -> bool:
+        """Whether it came to its own end."""
+        text = self.end()
+        return "data: [DONE]" in text and '"finish_reason":"length"' in text.replace(": ", ":")
+
+    def tail(self) -> str:
+        return self.text()[-400:]
+
+
+@dataclasses.dataclass
+class Checks:
+    """The machine, and what was found wrong in it."""
+
+    machine: Machine
+    tokens_per_second: float = 50.0
+    problems: list[str] = dataclasses.field(default_factory=list)
+    made: int = 0
+
+    def that(self, right: object, problem: str) -> bool:
+        self.made += 1
+        if not right:
+            self.problems.append(problem)
+            print(f"  wrong: {problem}", flush=True)
+        return bool(right)
+
+    def stream(self, seconds: float) -> Stream:
+        """A stream that takes about that long, and flows."""
+        tokens = max(40, min(7000, int(self.tokens_per_second * seconds)))
+        out = Stream(self.machine, tokens)
+        self.that(out.flows(), f"a stream does not begin: {out.tail()}")
+        return out
+
+    def measure(self) -> None:
+        started = time.monotonic()
+        chat(self.machine, 60, ignore_eos=True)
+        self.tokens_per_second = 60 / (time.monotonic() - started)
+
+    def drop_in(self, text: str, unit: str = UNIT) -> None:
+        """Replaces the test's drop-in of a unit; an empty text takes it away."""
+        folder = self.machine.path(f"/etc/systemd/system/{unit}.d")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "test.conf").write_text(text, encoding="utf-8")
+        self.machine.run("systemctl", "daemon-reload")
+
+    def settings(self, text: str, name: str = "tensorfoldd") -> None:
+        path = self.machine.path(f"/etc/tensorfoldd/{name}.toml")
+        path.write_text(text, encoding="utf-8")
+
+    def systemctl(self, *words: str) -> subprocess.CompletedProcess:
+        return self.machine.run("systemctl", *words)
+
+    def restart(self) -> None:
+        """A fresh and ready service, whatever was before."""
+        self.systemctl("stop", UNIT)
+        self.systemctl("reset-failed", UNIT)
+        done = self.systemctl("start", UNIT)
+        self.that(done.returncode == 0, f"the service does not start: {done.stdout}")
+
+    def journal_text(self, pattern: str, unit: str = UNIT) -> bool:
+        return any(re.search(pattern, str(entry.get("MESSAGE"))) for entry in
+                   journal(self.machine, unit))
