@@ -97,7 +97,9 @@ http::ServerHooks Daemon::control_hooks() {
 // Gives an exit code; kExitOk is "go on".
 int Daemon::open_sockets() {
   http_ = std::make_unique<http::Server>(&loop_, start_.limits, api_hooks(), clock_, log_);
-  if (const Status status = http_->listen_tcp(start_.config.http_listen); !status.ok()) {
+  const Status status = start_.listen_fd >= 0 ? http_->listen_fd(start_.listen_fd, false)
+                                              : http_->listen_tcp(start_.config.http_listen);
+  if (!status.ok()) {
     std::string message = "http.listen: " + status.message();
     const int port = port_of(start_.config.http_listen);
     if (status.reason() == "in_use") message += "; it is " + service::describe_port(port);
@@ -120,13 +122,11 @@ int Daemon::open_sockets() {
   limits.body_bytes = control::kControlBodyBytesMax;
   limits.connections = control::kControlConnectionsMax;
   control_http_ = std::make_unique<http::Server>(&loop_, limits, control_hooks(), clock_, log_);
-  if (const Status status = control_http_->listen_fd(control_socket_->release_fd(), true);
-      !status.ok()) {
-    log_.error("control socket " + start_.control_path + ": " + status.message(),
-               {{"TF_EVENT", "start_failed"}});
-    return service::kExitOs;
-  }
-  return service::kExitOk;
+  const Status opened = control_http_->listen_fd(control_socket_->release_fd(), true);
+  if (opened.ok()) return service::kExitOk;
+  log_.error("control socket " + start_.control_path + ": " + opened.message(),
+             {{"TF_EVENT", "start_failed"}});
+  return service::kExitOs;
 }
 
 int Daemon::make_engine(const EngineFactory& factory) {
@@ -151,7 +151,8 @@ int Daemon::make_engine(const EngineFactory& factory) {
   facts.socket_gid = group_of(start_.control_path);
   const control::Control::Parts parts{*engine_, *api_, *http_, *this, clock_, log_};
   control_ = std::make_unique<control::Control>(parts, facts);
-  log_.info("listening on " + facts.listen + ", control socket " + start_.control_path +
+  const char* held = start_.listen_fd >= 0 ? " (held by the service manager)" : "";
+  log_.info("listening on " + facts.listen + held + ", control socket " + start_.control_path +
                 ", loading " + start_.model_name + " from " + start_.model_path,
             {{"TF_EVENT", "started"}, {"TF_MODEL", start_.model_name}});
   return service::kExitOk;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/daemon.h"
+#include "daemon/service/listen_fds.h"
 
 namespace tensorfold {
 namespace {
@@ -25,8 +26,16 @@ int check_config(const CommandLine& line) {
   return service::kExitOk;
 }
 
-int run(const CommandLine& line, const EngineFactory& make_engine) {
+int run(CommandLine line, const EngineFactory& make_engine) {
   log::JournalLog log(log::detect_form(2, std::getenv("JOURNAL_STREAM")));
+  const auto passed = service::take_passed_socket();
+  if (!passed.ok()) {
+    log.error(passed.status().message(), {{"TF_EVENT", "config_rejected"}});
+    return service::kExitConfig;
+  }
+  // Its address takes the place of http.listen, for the check that keys are needed off loopback
+  // too.
+  if (passed->has_value()) line.listen = (*passed)->address;
   const auto loaded = settings_of(line);
   if (!loaded.ok()) {
     log.error(loaded.status().message(), {{"TF_EVENT", "config_rejected"}});
@@ -39,6 +48,7 @@ int run(const CommandLine& line, const EngineFactory& make_engine) {
     log.error(start.status().message(), {{"TF_EVENT", "config_rejected"}});
     return service::kExitConfig;
   }
+  if (passed->has_value()) start->listen_fd = (*passed)->fd;
   Daemon daemon(std::move(start).value(), system_clock(), log);
   return daemon.run(make_engine);
 }

@@ -15,6 +15,7 @@ struct Start {
   CommandLine line;  // with the settings file that is in use; for a reload
   std::string model_path, model_name;
   std::string control_path;
+  int listen_fd = -1;  // of the service manager, for the API; -1: http.listen is opened
   EngineOptions engine;
   api::ApiOptions api;
   http::Limits limits;

@@ -42,6 +42,14 @@ bool parse_address(const std::string& text, sockaddr_storage* out) {
   return uv_ip4_addr(host.c_str(), port, reinterpret_cast<sockaddr_in*>(out)) == 0;
 }
 
+int port_of(const uv_tcp_t& listener) {
+  sockaddr_storage where{};
+  int size = sizeof where;
+  uv_tcp_getsockname(&listener, reinterpret_cast<sockaddr*>(&where), &size);
+  return ntohs(where.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&where)->sin_port
+                                          : reinterpret_cast<sockaddr_in6*>(&where)->sin6_port);
+}
+
 }  // namespace
 
 Status Server::listen_tcp(const std::string& address) {
@@ -60,10 +68,7 @@ Status Server::listen_tcp(const std::string& address) {
     const Status error = io_error("listening on " + address, -code);
     return Status(error.code(), error.message(), {}, code == UV_EADDRINUSE ? "in_use" : "");
   }
-  int size = sizeof where;
-  uv_tcp_getsockname(&listener_.tcp, reinterpret_cast<sockaddr*>(&where), &size);
-  port_ = ntohs(where.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&where)->sin_port
-                                           : reinterpret_cast<sockaddr_in6*>(&where)->sin6_port);
+  port_ = port_of(listener_.tcp);
   return start_sweep();
 }
 
@@ -85,6 +90,7 @@ Status Server::listen_fd(int fd, bool unix_socket) {
     stop_accepting();
     return io_error("listening on descriptor " + std::to_string(fd), -code);
   }
+  if (!unix_socket) port_ = port_of(listener_.tcp);
   return start_sweep();
 }
 

@@ -59,7 +59,7 @@ class Server {
   // Takes a listening socket of the given family (AF_INET, AF_INET6 or AF_UNIX) over.
   Status listen_fd(int fd, bool unix_socket);
 
-  int port() const { return port_; }  // of listen_tcp
+  int port() const { return port_; }  // 0 for a Unix socket
   const ServerCounters& counters() const { return counters_; }
   size_t connections() const { return connections_.size(); }
   size_t exchanges() const { return exchanges_; }  // requests being answered now
