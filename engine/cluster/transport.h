@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/cluster/group.h"
+#include "engine/cluster/group_health.h"
 
 namespace tensorfold {
 
@@ -28,9 +29,10 @@ struct JoinContext {
   // One per peer, by rank (none at the own rank), for the transport to take.
   std::vector<std::unique_ptr<Channel>> channels;
   LinkTimers timers;
-  int64_t deadline_us = 0;           // of `clock`: joining ends by then
-  const StopFlag* stop = nullptr;    // ends joining
-  const StopFlag* broken = nullptr;  // outlives the Collective: the group is gone, end every wait
+  int64_t deadline_us = 0;         // of `clock`: joining ends by then
+  const StopFlag* stop = nullptr;  // ends joining
+  // The Collective keeps it: once it is broken every wait ends and returns its failure().
+  std::shared_ptr<GroupHealth> health;
   const Clock* clock = nullptr;
 };
 

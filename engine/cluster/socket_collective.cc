@@ -1,0 +1,202 @@
+// All-gather over a mesh of proven connections. Owner: see the header.
+#include "engine/cluster/socket_collective.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "engine/cluster/channel.h"
+#include "engine/cluster/link_address.h"
+#include "engine/cluster/messages.h"
+
+namespace tensorfold {
+namespace {
+
+std::string number_and_size(uint64_t number, uint64_t bytes) {
+  return "exchange " + std::to_string(number) + " of " + std::to_string(bytes) + " bytes";
+}
+
+class SocketCollective final : public Collective {
+ public:
+  explicit SocketCollective(JoinContext context) : context_(std::move(context)) {
+    for (size_t r = 0; r < context_.channels.size(); ++r) {
+      if (!context_.channels[r]) continue;
+      set_link_options(context_.channels[r]->fd(), context_.timers.exchange_ms);
+      Peer peer;
+      peer.rank = r;
+      peer.channel = std::move(context_.channels[r]);
+      peers_.push_back(std::move(peer));
+    }
+  }
+
+  int rank() const override { return context_.rank; }
+  int world_size() const override { return context_.world_size; }
+
+  Status all_gather(std::span<const std::byte> in, std::span<std::byte> out) override {
+    TF_CHECK_EQ(out.size(), in.size() * static_cast<size_t>(world_size()));
+    TF_CHECK_LE(in.size(), kExchangeBytesMax);
+    TF_RETURN_IF_ERROR(failed_);
+    failed_ = exchange(in, out);
+    return failed_;
+  }
+
+ private:
+  struct Peer {
+    size_t rank = 0;
+    std::unique_ptr<Channel> channel;
+    size_t queued = 0;   // bytes of this exchange that were sealed
+    size_t got = 0;      // bytes of this exchange that were opened
+    bool begun = false;  // its exchange head came
+    bool sent = false, received = false;
+  };
+
+  Status exchange(std::span<const std::byte> in, std::span<std::byte> out) {
+    ++number_;
+    const auto own = out.subspan(in.size() * static_cast<size_t>(context_.rank), in.size());
+    if (!in.empty() && own.data() != in.data()) std::memmove(own.data(), in.data(), in.size());
+    const std::vector<std::byte> head = encode(ExchangeHead{number_, in.size()});
+    for (Peer& peer : peers_) {
+      peer.queued = peer.got = 0;
+      peer.begun = peer.sent = peer.received = false;
+      peer.channel->out().put(FrameType::kExchange, head);
+    }
+    const int64_t start_us = context_.clock->monotonic_us();
+    const int64_t deadline_us = start_us + context_.timers.exchange_ms * 1000;
+    for (;;) {
+      bool done = true;
+      for (Peer& peer : peers_) {
+        if (!peer.sent) TF_RETURN_IF_ERROR(push(peer, in));
+        if (!peer.received)
+          TF_RETURN_IF_ERROR(pull(peer, out.subspan(in.size() * peer.rank, in.size())));
+        done = done && peer.sent && peer.received;
+      }
+      if (done) return ok_status();
+      TF_RETURN_IF_ERROR(wait(start_us, deadline_us));
+    }
+  }
+
+  Status push(Peer& peer, std::span<const std::byte> in) {
+    for (;;) {
+      FrameOut& to = peer.channel->out();
+      while (peer.queued < in.size() && to.waiting_bytes() < kFrameBytesMax) {
+        const size_t part = std::min(kFrameBytesMax, in.size() - peer.queued);
+        to.put(FrameType::kData, in.subspan(peer.queued, part));
+        peer.queued += part;
+      }
+      const FrameIo io = peer.channel->flush();
+      if (io == FrameIo::kClosed) return closed(peer);
+      if (io == FrameIo::kBlocked) return ok_status();
+      if (peer.queued == in.size()) {
+        peer.sent = true;
+        return ok_status();
+      }
+    }
+  }
+
+  // Takes what is there, up to the end of this exchange: what comes behind it is the next one's.
+  Status pull(Peer& peer, std::span<std::byte> into) {
+    for (;;) {
+      if (peer.begun && peer.got == into.size()) {
+        peer.received = true;
+        return ok_status();
+      }
+      const FrameIo io = peer.channel->next();
+      if (io == FrameIo::kBlocked) return ok_status();
+      if (io == FrameIo::kClosed) return closed(peer);
+      if (io == FrameIo::kDamaged) return damaged(peer);
+      const FrameHeader& header = peer.channel->in().header();
+      if (!peer.begun) {
+        TF_RETURN_IF_ERROR(begin(peer, into.size()));
+      } else if (header.type != FrameType::kData || header.bytes == 0 ||
+                 header.bytes > into.size() - peer.got) {
+        return damaged(peer);
+      } else {
+        const size_t part = header.bytes;
+        if (!peer.channel->in().take(into.subspan(peer.got, part))) return damaged(peer);
+        peer.got += part;
+      }
+    }
+  }
+
+  Status begin(Peer& peer, size_t bytes) {
+    const FrameHeader& header = peer.channel->in().header();
+    std::array<std::byte, sizeof(ExchangeHead)> payload{};
+    if (header.type != FrameType::kExchange || header.bytes != payload.size() ||
+        !peer.channel->in().take(payload)) {
+      return damaged(peer);
+    }
+    const std::optional<ExchangeHead> head = decode_exchange(payload);
+    if (!head) return damaged(peer);
+    if (head->number != number_ || head->bytes != bytes) {
+      return Status(StatusCode::kInternal,
+                    "out of step: rank " + std::to_string(peer.rank) + " is at " +
+                        number_and_size(head->number, head->bytes) + ", rank " +
+                        std::to_string(context_.rank) + " at " + number_and_size(number_, bytes),
+                    {}, "out_of_step");
+    }
+    peer.begun = true;
+    return ok_status();
+  }
+
+  Status wait(int64_t start_us, int64_t deadline_us) {
+    const StopFlag& broken = context_.health->broken();
+    if (broken.requested()) return context_.health->failure();
+    std::array<pollfd, kRanksMax + 1> set{};
+    nfds_t count = 0;
+    set[count++] = {broken.fd(), POLLIN, 0};
+    for (const Peer& peer : peers_) {
+      const int events = (peer.sent ? 0 : POLLOUT) | (peer.received ? 0 : POLLIN);
+      if (events != 0) set[count++] = {peer.channel->fd(), static_cast<short>(events), 0};
+    }
+    const int64_t now = context_.clock->monotonic_us();
+    (void)::poll(set.data(), count, poll_ms(now, deadline_us));
+    if (broken.requested()) return context_.health->failure();
+    const int64_t after = context_.clock->monotonic_us();
+    if (after < deadline_us) return ok_status();
+    std::string ranks;
+    for (const Peer& peer : peers_) {
+      if (!peer.sent || !peer.received) ranks += " " + std::to_string(peer.rank);
+    }
+    return unavailable("exchange " + std::to_string(number_) + " took over " +
+                           std::to_string((after - start_us) / 1000) + " ms; waiting for rank" +
+                           ranks,
+                       "slow");
+  }
+
+  Status closed(const Peer& peer) const {
+    return unavailable("rank " + std::to_string(peer.rank) + " (" + peer.channel->peer() +
+                           ") closed its exchange connection",
+                       "peer_closed");
+  }
+  Status damaged(const Peer& peer) const {
+    return unavailable("rank " + std::to_string(peer.rank) + " (" + peer.channel->peer() +
+                           ") sent a damaged exchange",
+                       "link");
+  }
+
+  JoinContext context_;
+  std::vector<Peer> peers_;
+  uint64_t number_ = 0;
+  Status failed_;
+};
+
+class SocketTransport final : public Transport {
+ public:
+  std::string_view name() const override { return "sockets"; }
+  Result<std::vector<std::byte>> invite() override { return std::vector<std::byte>{}; }
+  Result<std::unique_ptr<Collective>> join(JoinContext context) override {
+    return make_socket_collective(std::move(context));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Collective> make_socket_collective(JoinContext context) {
+  return std::make_unique<SocketCollective>(std::move(context));
+}
+
+std::unique_ptr<Transport> make_socket_transport() { return std::make_unique<SocketTransport>(); }
+
+}  // namespace tensorfold
