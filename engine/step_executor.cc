@@ -16,18 +16,27 @@ Status bad_plan(const StepPlan& plan, SlotId slot, const std::string& what) {
 
 }  // namespace
 
-StepExecutor::StepExecutor(Model& model) : model_(model), sampler_(model.config().vocab_size) {}
+StepExecutor::StepExecutor(Model& model, StepAgreement* agreement)
+    : model_(model), agreement_(agreement), sampler_(model.config().vocab_size) {}
 
 Status StepExecutor::run(const StepPlan& plan, std::vector<SampledTokens>& results) {
   results.clear();
-  TF_RETURN_IF_ERROR(apply_commands(plan));
-  TF_RETURN_IF_ERROR(take_tokens(plan));
+  Status status = prepare(plan);
+  if (agreement_ != nullptr) status = agreement_->before(plan, status);
+  TF_RETURN_IF_ERROR(status);
   logits_.rows.clear();
   logits_.values.clear();
   TF_RETURN_IF_ERROR(model_.forward(plan, device_tokens_, logits_));
-  TF_RETURN_IF_ERROR(verify_rows(plan, results));
+  status = verify_rows(plan, results);
+  if (agreement_ != nullptr && status.ok()) status = agreement_->after(plan, results);
+  TF_RETURN_IF_ERROR(status);
   TF_RETURN_IF_ERROR(accept_rows(plan, results));
   return draft_tokens(plan, results);
+}
+
+Status StepExecutor::prepare(const StepPlan& plan) {
+  TF_RETURN_IF_ERROR(apply_commands(plan));
+  return take_tokens(plan);
 }
 
 // The model applies the commands to its own state; here are only the ids, which it knows of a

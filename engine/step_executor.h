@@ -28,9 +28,19 @@ class StepRunner {
   virtual Status run(const StepPlan& plan, std::vector<SampledTokens>& results) = 0;
 };
 
+// Where ranks agree within a step (engine/group); a model of one rank has none.
+class StepAgreement {
+ public:
+  virtual ~StepAgreement() = default;
+  // Before the model's first exchange. `status`: what this rank's commands came to.
+  virtual Status before(const StepPlan& plan, const Status& status) = 0;
+  // After verification, before anything is built on it: a row that failed on one rank fails on all.
+  virtual Status after(const StepPlan& plan, std::vector<SampledTokens>& results) = 0;
+};
+
 class StepExecutor final : public StepRunner {
  public:
-  explicit StepExecutor(Model& model);
+  explicit StepExecutor(Model& model, StepAgreement* agreement = nullptr);
   Status run(const StepPlan& plan, std::vector<SampledTokens>& results) override;
 
  private:
@@ -40,6 +50,7 @@ class StepExecutor final : public StepRunner {
     std::vector<int32_t> left;  // what the last step left: [last token, draft 0, draft 1, ...]
   };
 
+  Status prepare(const StepPlan& plan);
   Status apply_commands(const StepPlan& plan);
   Status check_slice(const StepPlan& plan, const Slice& slice);
   Status take_tokens(const StepPlan& plan);
@@ -48,6 +59,7 @@ class StepExecutor final : public StepRunner {
   Status draft_tokens(const StepPlan& plan, std::vector<SampledTokens>& results);
 
   Model& model_;
+  StepAgreement* const agreement_;
   Sampler sampler_;
   std::array<Slot, kSequencesMax> slots_;
   std::vector<std::vector<int32_t>> device_tokens_;  // by slice

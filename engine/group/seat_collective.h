@@ -1,0 +1,28 @@
+// SeatCollective: the Collective that a model keeps for its life, with the group of the moment
+// behind it. While there is none every exchange is refused. Owner: the thread that drives the
+// model.
+#pragma once
+
+#include "engine/cluster/collective.h"
+
+namespace tensorfold {
+
+class SeatCollective final : public Collective {
+ public:
+  SeatCollective(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+  // nullptr: apart. What is seated outlives its time here.
+  void seat(Collective* collective) { seated_ = collective; }
+
+  Status all_gather(std::span<const std::byte> in, std::span<std::byte> out) override {
+    if (seated_ == nullptr) return unavailable("the ranks are not together", "peer_lost");
+    return seated_->all_gather(in, out);
+  }
+
+ private:
+  const int rank_, world_size_;
+  Collective* seated_ = nullptr;
+};
+
+}  // namespace tensorfold
