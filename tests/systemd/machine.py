@@ -24,7 +24,7 @@ STOP_SECONDS = 30
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8",
                "SYSTEMD_PAGER": "", "SYSTEMD_COLORS": "0", "DEBIAN_FRONTEND": "noninteractive"}
-PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 17, 0x4206, 0x4207, 0x40000000
 # What would only take time or reach for the network.
 MASKED = ["apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer",
           "fstrim.timer", "systemd-networkd-wait-online.service", "console-getty.service"]
@@ -232,9 +232,16 @@ class Held:
             self.libc.ptrace(PTRACE_INTERRUPT, thread, 0, 0)
             self.threads.append(thread)
 
+    def reap(self) -> bool:
+        """Lets go of threads that were killed: until then their process cannot end."""
+        for thread in self.threads:
+            with contextlib.suppress(OSError):
+                os.waitpid(thread, os.WNOHANG | WALL)
+        return True
+
     def release(self) -> None:
         for thread in self.threads:
             with contextlib.suppress(OSError):
-                os.waitpid(thread, 0x40000000)  # __WALL: detaching wants it stopped
-            self.libc.ptrace(17, thread, 0, 0)  # PTRACE_DETACH
+                os.waitpid(thread, WALL)  # only what stands still can be let go
+            self.libc.ptrace(PTRACE_DETACH, thread, 0, 0)
         self.threads = []

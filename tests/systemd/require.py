@@ -3,18 +3,23 @@
 import os
 import shutil
 import sys
+import typing
 
 SKIP = 77
 
 
-def require(tools: list[str], feature: str) -> None:
-    """Ends the test unless every tool is there. `feature` is its name in TENSORFOLD_REQUIRE."""
-    missing = [tool for tool in tools if shutil.which(tool) is None]
-    if not missing:
-        return
+def skip(reason: str, feature: str) -> typing.NoReturn:
+    """Ends the test. `feature` is its name in TENSORFOLD_REQUIRE."""
     wanted = feature in os.environ.get("TENSORFOLD_REQUIRE", "").split(",")
-    print(f"{'failed' if wanted else 'skipped'}: not installed: {', '.join(missing)}")
+    print(f"{'failed' if wanted else 'skipped'}: {reason}")
     sys.exit(1 if wanted else SKIP)
+
+
+def require(tools: list[str], feature: str) -> None:
+    """Ends the test unless every tool is there."""
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    if missing:
+        skip(f"not installed: {', '.join(missing)}", feature)
 
 
 def report(problems: list[str], checked: int) -> int:
