@@ -2,6 +2,7 @@
 #include "engine/grammar/closed_run.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 namespace tensorfold::grammar {
@@ -34,6 +35,9 @@ uint8_t place_after(uint8_t lead) {
   return lead < 0xF4 ? 3 : 7;
 }
 
+// Continuation bytes are told apart at 0x90 and 0xA0 only (kPlaces).
+constexpr uint8_t kContinuation[] = {0x80, 0x90, 0xA0};
+
 }  // namespace
 
 ClosedRuns::ClosedRuns(const Dfa& dfa) : dfa_(dfa) {
@@ -45,7 +49,31 @@ ClosedRuns::ClosedRuns(const Dfa& dfa) : dfa_(dfa) {
     seen[kind][dfa.byte_class[byte]] = true;
     bytes_[kind].push_back(byte);
   }
-  for (int b = 0xC2; b <= 0xF4; ++b) bytes_[kBeyond].push_back(static_cast<uint8_t>(b));
+  // First bytes of characters that the automaton and UTF-8 both treat alike.
+  std::set<std::pair<uint8_t, uint8_t>> leads;
+  for (int b = 0xC2; b <= 0xF4; ++b) {
+    const auto byte = static_cast<uint8_t>(b);
+    if (leads.insert({dfa.byte_class[byte], place_after(byte)}).second)
+      bytes_[kBeyond].push_back(byte);
+  }
+  for (int32_t s = 0; s < static_cast<int32_t>(dfa.states()); ++s) {
+    for (uint32_t k = 0; k < kBroken; ++k) {
+      if ((ever_ >> k & 1U) != 0) continue;
+      const bool any = std::any_of(bytes_[k].begin(), bytes_[k].end(),
+                                   [&](uint8_t b) { return dfa.step(s, b) >= 0; });
+      if (any) ever_ |= 1U << k;
+    }
+  }
+  for (const uint8_t from : kContinuation) {
+    for (int b = from; b < (from == 0xA0 ? 0xC0 : from + 0x10); ++b) {
+      const auto byte = static_cast<uint8_t>(b);
+      std::vector<uint8_t>& kept = inner_[from == 0x80 ? 0 : from == 0x90 ? 1 : 2];
+      const bool known = std::any_of(kept.begin(), kept.end(), [&](uint8_t other) {
+        return dfa.byte_class[other] == dfa.byte_class[byte];
+      });
+      if (!known) kept.push_back(byte);
+    }
+  }
 }
 
 uint32_t ClosedRuns::alive_kinds(int32_t state) const {
@@ -58,33 +86,62 @@ uint32_t ClosedRuns::alive_kinds(int32_t state) const {
   return kinds;
 }
 
-uint32_t ClosedRuns::run(int32_t state, uint32_t kinds) const {
+const ClosedRuns::Closed& ClosedRuns::closed(int32_t state, uint32_t allowed) {
+  const auto [it, fresh] =
+      known_.try_emplace(static_cast<uint64_t>(allowed) << 32 | static_cast<uint32_t>(state));
+  Closed& best = it->second;
+  if (!fresh) return best;
+  best.kinds = alive_kinds(state) & allowed;
+  while (best.kinds != 0) {
+    uint32_t failed = 0;
+    best.bytes = run(state, best.kinds, failed);
+    // What cannot go on everywhere is left out while something remains that goes farther.
+    if (failed == 0 || best.bytes >= kRunLooked || (best.kinds & ~failed) == 0) break;
+    best.kinds &= ~failed;
+  }
+  return best;
+}
+
+// Breadth first, byte by byte.
+uint32_t ClosedRuns::run(int32_t state, uint32_t kinds, uint32_t& failed) {
   using Pair = std::pair<int32_t, uint8_t>;
-  std::set<Pair> seen = {{state, 0}};
+  if (seen_.empty()) seen_.assign(dfa_.states() * std::size(kPlaces), 0);
+  ++stamp_;
+  size_t visited = 0;
   std::vector<Pair> now = {{state, 0}}, after;
+  const auto visit = [&](int32_t s, uint8_t byte, uint8_t place) {
+    const int32_t t = dfa_.step(s, byte);
+    if (t < 0) return false;
+    uint32_t& seen = seen_[static_cast<size_t>(t) * std::size(kPlaces) + place];
+    if (seen != stamp_) {
+      seen = stamp_;
+      ++visited;
+      after.emplace_back(t, place);
+    }
+    return true;
+  };
   for (uint32_t length = 0; !now.empty(); ++length) {
+    if (length >= kRunLooked || visited > kPairsMax) return length;
     after.clear();
     for (const auto& [s, place] : now) {
-      const auto visit = [&](uint8_t byte, uint8_t next) {
-        const int32_t t = dfa_.step(s, byte);
-        if (t >= 0 && seen.insert({t, next}).second) after.push_back({t, next});
-        return t >= 0;
-      };
       if (place != 0) {
         const Place& p = kPlaces[place];
-        for (int b = p.low; b <= p.high; ++b) {
-          if (!visit(static_cast<uint8_t>(b), p.next)) return length;
+        for (size_t i = 0; i < std::size(kContinuation); ++i) {
+          if (kContinuation[i] < p.low || kContinuation[i] > p.high) continue;
+          for (const uint8_t b : inner_[i]) {
+            if (!visit(s, b, p.next)) failed |= 1U << kBeyond;
+          }
         }
         continue;
       }
       for (uint32_t k = 0; k < kBroken; ++k) {
         if ((kinds >> k & 1U) == 0) continue;
         for (const uint8_t b : bytes_[k]) {
-          if (!visit(b, k == kBeyond ? place_after(b) : 0)) return length;
+          if (!visit(s, b, k == kBeyond ? place_after(b) : 0)) failed |= 1U << k;
         }
       }
     }
-    if (seen.size() > kPairsMax) return length + 1;
+    if (failed != 0) return length;
     now.swap(after);
   }
   return kRunForever;

@@ -1,11 +1,13 @@
 // How far an automaton goes on whatever comes, as long as only certain kinds of bytes do.
 //
 // Masks of patterns rest on it: where every text of a few kinds stays alive, whole classes of
-// tokens are allowed without a look at each. Counts are lower bounds: exact or too small.
+// tokens are allowed without a look at each. Counts are lower bounds: exact or too small. Answers
+// are remembered; not thread-safe.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/grammar/dfa.h"
@@ -14,19 +16,35 @@
 namespace tensorfold::grammar {
 
 inline constexpr uint32_t kRunForever = UINT32_MAX;
+inline constexpr uint32_t kRunLooked = 32;  // bytes: longer runs that end are not followed
 
 class ClosedRuns {
  public:
   explicit ClosedRuns(const Dfa& dfa);
-  // Kinds whose every byte may come next (kBeyond: every first byte of a character may).
-  uint32_t alive_kinds(int32_t state) const;
-  // Texts of these kinds with at most so many bytes stay alive; kRunForever: all of them.
-  uint32_t run(int32_t state, uint32_t kinds) const;
+
+  struct Closed {
+    uint32_t kinds = 0;
+    uint32_t bytes = 0;  // texts of these kinds with at most so many stay alive; kRunForever: all
+  };
+  // From `state`, with kinds among `allowed` only: as many kinds as stay alive for long.
+  const Closed& closed(int32_t state, uint32_t allowed);
+  // Kinds of which some byte goes on from some state.
+  uint32_t ever() const { return ever_; }
 
  private:
+  // Whose every byte may come next (kBeyond: every first byte of a character may).
+  uint32_t alive_kinds(int32_t state) const;
+  // How far texts of these kinds stay alive; `failed`: kinds that cannot go on there.
+  uint32_t run(int32_t state, uint32_t kinds, uint32_t& failed);
+
   // Bytes of a kind that the automaton tells apart: one of each class.
   std::array<std::vector<uint8_t>, kByteKinds> bytes_;
+  std::array<std::vector<uint8_t>, 3> inner_;  // later bytes of characters, by where they begin
   const Dfa& dfa_;
+  uint32_t ever_ = 0;
+  std::unordered_map<uint64_t, Closed> known_;
+  std::vector<uint32_t> seen_;  // by state and place: when it was visited
+  uint32_t stamp_ = 0;
 };
 
 }  // namespace tensorfold::grammar

@@ -1,8 +1,8 @@
-// Operations on finished automata: trimming, minimizing, products. See nfa.cc for the way there.
+// Operations on finished automata: products and explored ones. See nfa.cc for the way there and
+// dfa_minimize.cc for what every builder ends with.
 #include "engine/grammar/dfa.h"
 
 #include <algorithm>
-#include <deque>
 #include <unordered_map>
 
 #include "engine/base/check.h"
@@ -11,118 +11,6 @@ namespace tensorfold::grammar {
 namespace {
 
 size_t at(int32_t i) { return static_cast<size_t>(i); }
-
-// States from which an accepting state is reachable.
-std::vector<char> live_states(const Dfa& d) {
-  const size_t n = d.states();
-  std::vector<std::vector<int32_t>> back(n);
-  for (size_t s = 0; s < n; ++s) {
-    for (int32_t c = 0; c < d.classes; ++c) {
-      const int32_t t = d.next[s * at(d.classes) + at(c)];
-      if (t >= 0 && (back[at(t)].empty() || back[at(t)].back() != static_cast<int32_t>(s)))
-        back[at(t)].push_back(static_cast<int32_t>(s));
-    }
-  }
-  std::vector<char> live(n, 0);
-  std::vector<int32_t> todo;
-  for (size_t s = 0; s < n; ++s) {
-    if (d.accept[s] == 0) continue;
-    live[s] = 1;
-    todo.push_back(static_cast<int32_t>(s));
-  }
-  while (!todo.empty()) {
-    const int32_t t = todo.back();
-    todo.pop_back();
-    for (const int32_t s : back[at(t)]) {
-      if (live[at(s)]) continue;
-      live[at(s)] = 1;
-      todo.push_back(s);
-    }
-  }
-  return live;
-}
-
-// Moore's refinement: blocks of states that no text tells apart.
-std::vector<int32_t> equivalent_blocks(const Dfa& d, const std::vector<char>& live) {
-  const size_t n = d.states();
-  std::vector<int32_t> block(n, -1);
-  size_t count = 0;
-  {
-    std::map<uint32_t, int32_t> first;
-    for (size_t s = 0; s < n; ++s) {
-      if (!live[s]) continue;
-      block[s] = first.emplace(d.accept[s], static_cast<int32_t>(first.size())).first->second;
-    }
-    count = first.size();
-  }
-  struct Hash {
-    size_t operator()(const std::vector<int32_t>& v) const {
-      uint64_t h = 1469598103934665603U;
-      for (const int32_t x : v) h = (h ^ static_cast<uint32_t>(x)) * 1099511628211U;
-      return static_cast<size_t>(h ^ (h >> 29));
-    }
-  };
-  std::vector<int32_t> key;
-  // Long chains refine one state a round: past the bound the table stays as large as it is.
-  uint64_t work = 0;
-  while (true) {
-    work += n * at(d.classes);
-    if (work > kDfaMinimizeWorkMax) {
-      for (size_t s = 0; s < n; ++s) block[s] = live[s] ? static_cast<int32_t>(s) : -1;
-      return block;
-    }
-    std::unordered_map<std::vector<int32_t>, int32_t, Hash> seen;
-    std::vector<int32_t> refined(n, -1);
-    for (size_t s = 0; s < n; ++s) {
-      if (!live[s]) continue;
-      key.assign(1, block[s]);
-      for (int32_t c = 0; c < d.classes; ++c) {
-        const int32_t t = d.next[s * at(d.classes) + at(c)];
-        key.push_back(t < 0 || !live[at(t)] ? -1 : block[at(t)]);
-      }
-      refined[s] = seen.emplace(key, static_cast<int32_t>(seen.size())).first->second;
-    }
-    block.swap(refined);
-    if (seen.size() == count) return block;
-    count = seen.size();
-  }
-}
-
-bool starts_character(uint8_t byte) { return (byte & 0xC0U) != 0x80U; }
-
-// 0-1 breadth-first search backwards from acceptance: the cost of a byte is 1 where it starts a
-// character.
-void measure(Dfa& d) {
-  const size_t n = d.states();
-  d.min_chars.assign(n, kCharsNever);
-  std::vector<std::vector<std::pair<int32_t, uint8_t>>> back(n);
-  std::vector<uint8_t> cheapest(at(d.classes), 1);
-  for (int b = 0; b < 256; ++b) {
-    if (!starts_character(static_cast<uint8_t>(b)))
-      cheapest[d.byte_class[static_cast<size_t>(b)]] = 0;
-  }
-  std::deque<int32_t> todo;
-  for (size_t s = 0; s < n; ++s) {
-    for (int32_t c = 0; c < d.classes; ++c) {
-      const int32_t t = d.next[s * at(d.classes) + at(c)];
-      if (t >= 0) back[at(t)].emplace_back(static_cast<int32_t>(s), cheapest[at(c)]);
-    }
-    if (d.accept[s] != 0) {
-      d.min_chars[s] = 0;
-      todo.push_back(static_cast<int32_t>(s));
-    }
-  }
-  while (!todo.empty()) {
-    const int32_t t = todo.front();
-    todo.pop_front();
-    for (const auto& [s, cost] : back[at(t)]) {
-      const uint32_t through = d.min_chars[at(t)] + cost;
-      if (through >= d.min_chars[at(s)]) continue;
-      d.min_chars[at(s)] = through;
-      cost == 0 ? todo.push_front(s) : todo.push_back(s);
-    }
-  }
-}
 
 }  // namespace
 
@@ -138,56 +26,44 @@ uint32_t dfa_run(const Dfa& dfa, std::string_view text) {
   return s < 0 ? 0 : dfa.label(s);
 }
 
-DfaPtr dfa_finish(Dfa raw) {
-  if (raw.empty() || raw.states() == 0) {
-    auto none = std::make_shared<Dfa>();
-    return none;
-  }
-  const std::vector<char> live = live_states(raw);
-  if (!live[at(raw.start)]) return std::make_shared<Dfa>();
-  const std::vector<int32_t> block = equivalent_blocks(raw, live);
-  // Blocks are renumbered in the order of a walk from the start: equal languages, equal tables.
-  const auto blocks = static_cast<size_t>(*std::max_element(block.begin(), block.end())) + 1;
-  std::vector<int32_t> member(blocks, -1), number(blocks, -1);
-  for (size_t s = 0; s < block.size(); ++s) {
-    if (block[s] >= 0 && member[at(block[s])] < 0) member[at(block[s])] = static_cast<int32_t>(s);
-  }
-  auto out = std::make_shared<Dfa>();
-  out->byte_class = raw.byte_class;
-  out->classes = raw.classes;
-  std::vector<int32_t> order = {block[at(raw.start)]};
-  number[at(order[0])] = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
-    const size_t s = at(member[at(order[i])]);
-    out->accept.push_back(raw.accept[s]);
-    for (int32_t c = 0; c < raw.classes; ++c) {
-      const int32_t t = raw.next[s * at(raw.classes) + at(c)];
-      int32_t to = kDfaDead;
-      if (t >= 0 && live[at(t)]) {
-        const int32_t b = block[at(t)];
-        if (number[at(b)] < 0) {
-          number[at(b)] = static_cast<int32_t>(order.size());
-          order.push_back(b);
-        }
-        to = number[at(b)];
-      }
-      out->next.push_back(to);
-    }
-  }
-  out->start = 0;
-  measure(*out);
-  return out;
-}
-
 namespace {
 
-struct PairHash {
-  size_t operator()(const std::pair<int32_t, int32_t>& p) const {
+// Numbers for pairs of states, in the order of their first appearance.
+class PairIds {
+ public:
+  PairIds() : table_(kTableMin, kFree) {}
+  int32_t of(int32_t a, int32_t b) {
+    if (2 * order_.size() >= table_.size()) grow();
+    const std::pair key(a, b);
+    size_t place = hash(key) & (table_.size() - 1);
+    for (; table_[place] != kFree; place = (place + 1) & (table_.size() - 1)) {
+      if (order_[at(table_[place])] == key) return table_[place];
+    }
+    table_[place] = static_cast<int32_t>(order_.size());
+    order_.push_back(key);
+    return table_[place];
+  }
+  const std::vector<std::pair<int32_t, int32_t>>& order() const { return order_; }
+
+ private:
+  static constexpr int32_t kFree = -1;
+  static constexpr size_t kTableMin = 64;  // places; a power of two
+  static size_t hash(const std::pair<int32_t, int32_t>& p) {
     uint64_t h = (static_cast<uint64_t>(static_cast<uint32_t>(p.first)) << 32) |
                  static_cast<uint32_t>(p.second);
     h *= 0x9E3779B97F4A7C15U;
     return static_cast<size_t>(h ^ (h >> 31));
   }
+  void grow() {
+    table_.assign(2 * table_.size(), kFree);
+    for (size_t i = 0; i < order_.size(); ++i) {
+      size_t place = hash(order_[i]) & (table_.size() - 1);
+      while (table_[place] != kFree) place = (place + 1) & (table_.size() - 1);
+      table_[place] = static_cast<int32_t>(i);
+    }
+  }
+  std::vector<int32_t> table_;
+  std::vector<std::pair<int32_t, int32_t>> order_;
 };
 
 }  // namespace
@@ -204,19 +80,16 @@ Result<DfaPtr> dfa_product(const Dfa& a, const Dfa& b,
     out.byte_class[i] = it->second;
   }
   out.classes = static_cast<int32_t>(of_class.size());
-  std::unordered_map<std::pair<int32_t, int32_t>, int32_t, PairHash> ids;
-  std::vector<std::pair<int32_t, int32_t>> order;
+  PairIds ids;
   auto intern = [&](int32_t sa, int32_t sb) {
-    if (sa < 0 && sb < 0) return kDfaDead;
-    const auto [it, fresh] = ids.emplace(std::pair(sa, sb), static_cast<int32_t>(order.size()));
-    if (fresh) order.emplace_back(sa, sb);
-    return it->second;
+    return sa < 0 && sb < 0 ? kDfaDead : ids.of(sa, sb);
   };
   out.start = intern(a.start, b.start);
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (order.size() > 4 * kDfaStatesMax || order.size() * of_class.size() > kDfaWorkMax)
+  for (size_t i = 0; i < ids.order().size(); ++i) {
+    const size_t states = ids.order().size();
+    if (states > 4 * kDfaStatesMax || states * of_class.size() > kDfaWorkMax)
       return too_large("a combination of patterns");
-    const auto [sa, sb] = order[i];
+    const auto [sa, sb] = ids.order()[i];
     out.accept.push_back(combine(sa < 0 ? 0 : a.label(sa), sb < 0 ? 0 : b.label(sb)));
     for (const auto& [ca, cb] : of_class) {
       const int32_t ta =

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +20,10 @@
 namespace tensorfold::grammar {
 
 inline constexpr int32_t kDfaDead = -1;
-inline constexpr size_t kDfaStatesMax = 40'000;                     // of one automaton
-inline constexpr uint64_t kDfaWorkMax = uint64_t{40} << 20;         // elementary steps of one build
-inline constexpr uint64_t kDfaMinimizeWorkMax = uint64_t{1} << 20;  // table entries looked at
+inline constexpr size_t kDfaStatesMax = 40'000;              // of one automaton
+inline constexpr uint64_t kDfaWorkMax = uint64_t{40} << 20;  // elementary steps of one build
+// Transitions; larger tables stay as they are.
+inline constexpr size_t kDfaMinimizeMax = size_t{1} << 16;
 inline constexpr uint32_t kCharsNever = UINT32_MAX;
 
 struct Dfa {

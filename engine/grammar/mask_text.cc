@@ -6,8 +6,7 @@
 namespace tensorfold::grammar {
 namespace {
 
-constexpr size_t kClosedTokensMin = 4096;  // fewer are not worth the walk class by class
-constexpr uint32_t kClosedRunMin = 4;      // bytes: the shortest class
+constexpr uint32_t kFewNodes = 4096;  // are walked at once, without a look at classes
 constexpr uint32_t kStructural = (1U << kQuote) | (1U << kBackslash) | (1U << kControl);
 
 void or_into(std::span<uint32_t> bits, const std::vector<uint32_t>& more) {
@@ -41,32 +40,99 @@ void MaskWalk::walk_nodes(uint32_t root, const State& start, Step step) {
   nodes_walked_ += walked;
 }
 
-// Allows classes of tokens that cannot leave the automaton and walks the others. False when too
-// few are known to stay inside: nothing was done.
-template <typename Walk>
-bool MaskWalk::by_classes(const Dfa& dfa, int32_t state, uint32_t kinds,
-                          std::vector<uint32_t>& bits, Walk walk) {
-  const ClosedRuns& runs = *facts(dfa).runs;
-  const uint32_t alive = runs.alive_kinds(state) & kinds;
-  if (alive == 0) return false;
-  const uint32_t run = runs.run(state, alive);
-  if (run < kClosedRunMin) return false;
-  const auto closed = [&](const TokenClass& c) {
-    return (c.kinds & ~alive) == 0 && c.max_bytes <= run;
-  };
-  size_t tokens = 0;
-  for (const TokenClass& c : vocab_.classes()) {
-    if (closed(c)) tokens += c.dense.empty() ? c.sparse.size() : kClosedTokensMin;
-  }
-  if (tokens < kClosedTokensMin) return false;
-  for (const TokenClass& c : vocab_.classes()) {
-    if (!closed(c)) {
-      walk(c.root);
-    } else if (!c.dense.empty()) {
-      or_into(bits, c.dense);
-    } else {
-      for (const int32_t id : c.sparse) set_token(bits, id);
+// Follows the automaton alone; `structural` decides about bytes that mean more than themselves.
+template <typename Structural>
+void MaskWalk::walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, std::span<uint32_t> bits,
+                        Structural structural) {
+  const uint16_t* const classes = facts(dfa).json.data();
+  const int32_t* const next = dfa.next.data();
+  const auto width = static_cast<size_t>(dfa.classes);
+  const int32_t* const ids = vocab_.forest().tokens().data();
+  const TokenForest::Node* const nodes = nodes_.data();
+  int32_t* const path = dfa_path_.data() - nodes[root].depth;
+  path[nodes[root].depth] = from;
+  uint64_t walked = 0;
+  const uint32_t end = nodes[root].end;
+  for (uint32_t i = root + 1; i < end;) {
+    ++walked;
+    const TokenForest::Node& node = nodes[i];
+    const uint16_t c = classes[node.byte];
+    if (c == kStructuralByte) {
+      structural(i, path[node.depth - 1]);
+      i = node.end;
+      continue;
     }
+    const int32_t t = next[static_cast<size_t>(path[node.depth - 1]) * width + c];
+    if (t < 0) {
+      i = node.end;
+      continue;
+    }
+    path[node.depth] = t;
+    for (uint32_t k = node.token_begin; k < node.token_end; ++k) set_token(bits, ids[k]);
+    ++i;
+  }
+  nodes_walked_ += walked;
+}
+
+// At most so many nodes of the tree of all tokens are walked from this state.
+uint32_t MaskWalk::nodes_ahead(const Dfa& dfa, int32_t state) const {
+  const uint32_t root = vocab_.all_root();
+  uint32_t total = 0;
+  for (uint32_t i = root + 1; i < nodes_[root].end; i = nodes_[i].end) {
+    if (dfa.step(state, nodes_[i].byte) >= 0) total += nodes_[i].end - i;
+  }
+  return total;
+}
+
+MaskWalk::Room MaskWalk::room_of(const TextSpec& spec, uint32_t count) {
+  if (spec.max == kNoMax) return {};
+  const uint32_t left = spec.max - count, rest = facts(*spec.dfa).rest_chars;
+  return {left > rest ? left - rest : 0, left};
+}
+
+// Allows the classes of plain tokens that cannot leave the automaton, skips those that cannot stay
+// inside, and names the others: they are to be walked, as are all tokens that are not plain. False
+// where a walk over all tokens costs less: nothing was done.
+bool MaskWalk::by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, const Room& room,
+                          std::span<uint32_t> bits, std::vector<const TokenClass*>& others) {
+  const uint32_t ahead = nodes_ahead(dfa, state);
+  if (ahead < kFewNodes) return false;
+  ClosedRuns& runs = *facts(dfa).runs;
+  std::vector<const TokenClass*> inside;
+  uint32_t cost = 0;
+  uint8_t lead = 0;
+  ClosedRuns::Closed closed = runs.closed(state, kinds);
+  bool dead = false;
+  for (const TokenClass& c : vocab_.classes()) {
+    if (c.lead != lead) {
+      lead = c.lead;
+      const int32_t led = lead == 0 ? state : dfa.step(state, lead);
+      dead = led < 0;
+      if (!dead) closed = runs.closed(led, kinds);
+    }
+    const bool odd = &c == &vocab_.classes().back();
+    if (!odd && dead) continue;
+    // Not inside for sure, and no byte of another kind at which the text could have ended: a kind
+    // that never goes on, or more code points (one a byte) than may still come.
+    const bool sealed = !odd && (c.kinds & ~kinds) == 0;
+    if (sealed && (c.kinds & ~runs.ever()) != 0) continue;
+    if (sealed && (c.kinds >> kBeyond & 1U) == 0 && c.min_bytes > room.left) continue;
+    const uint32_t behind = c.max_bytes - (c.lead != 0 ? 1 : 0);
+    if (!odd && (c.kinds & ~closed.kinds) == 0 && behind <= closed.bytes &&
+        c.max_bytes <= room.free) {
+      inside.push_back(&c);
+    } else {
+      others.push_back(&c);
+      cost += c.nodes;
+    }
+  }
+  if (inside.empty() || cost >= ahead) {
+    others.clear();
+    return false;
+  }
+  for (const TokenClass* c : inside) {
+    if (!c->dense.empty()) or_into(bits, c->dense);
+    for (const int32_t id : c->sparse) set_token(bits, id);
   }
   return true;
 }
@@ -75,15 +141,16 @@ bool MaskWalk::by_classes(const Dfa& dfa, int32_t state, uint32_t kinds,
 const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f) {
   const Dfa& dfa = *spec.dfa;
   const auto state = static_cast<int32_t>(f.b);
-  const uint32_t room = spec.max == kNoMax ? kNoMax : spec.max - f.c;
+  const uint32_t left = spec.max == kNoMax ? kNoMax : spec.max - f.c;
   const uint32_t need = spec.min > f.c ? spec.min - f.c : 0U;
   std::unique_ptr<Piece>& piece =
-      texts_[{&dfa, f.b, room, need, UINT64_MAX - (spec.key ? 1U : 0U)}];
+      texts_[{&dfa, f.b, left, need, UINT64_MAX - (spec.key ? 1U : 0U)}];
   if (piece) return *piece;
   piece = new_piece();
   std::vector<uint32_t> bits(vocab_.words(), 0);
   std::vector<uint32_t> exits;
   std::vector<std::pair<uint32_t, TextState>> slow;  // to be gone on with one by one
+  // Byte by byte, with counters.
   const auto walk_from = [&](uint32_t root, const TextState& from) {
     walk_nodes(root, from, [&](uint32_t node, uint8_t byte, TextState& s) {
       switch (frames_.text_step(spec, s, byte)) {
@@ -100,35 +167,30 @@ const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f
     });
   };
   const auto walk = [&](uint32_t root) { walk_from(root, TextState{state, f.c, 0}); };
-  // The same where counters do not matter: escapes apart, the automaton alone.
+  // Where counters do not matter: escapes apart, the automaton alone.
   const auto walk_fast = [&](uint32_t root) {
-    walk_nodes(root, state, [&](uint32_t node, uint8_t byte, int32_t& s) {
-      if (byte == '"' || byte == '\\' || byte < 0x20) {
-        TextState after{s, f.c, 0};
-        const TextStep step = frames_.text_step(spec, after, byte);
-        if (step == TextStep::kClosed) exits.push_back(node);
-        if (step == TextStep::kLive) {
-          set_tokens(node, bits);
-          slow.emplace_back(node, after);
-        }
-        return false;
-      }
-      s = dfa.step(s, byte);
-      if (s < 0) return false;
+    walk_dfa(root, dfa, state, bits, [&](uint32_t node, int32_t s) {
+      TextState after{s, f.c, 0};
+      const TextStep step = frames_.text_step(spec, after, nodes_[node].byte);
+      if (step == TextStep::kClosed) exits.push_back(node);
+      if (step != TextStep::kLive) return;
       set_tokens(node, bits);
-      return true;
+      slow.emplace_back(node, after);
     });
   };
-  const uint64_t slack = std::min<uint64_t>(dfa.states(), kDfaStatesMax);
-  const bool roomy = room == kNoMax || room > longest_ + slack;
-  const bool fast = roomy && need == 0;
+  const Room room = room_of(spec, f.c);
+  const bool plain = need == 0 && room.free >= longest_;
+  std::vector<const TokenClass*> others;
   if (dfa.universal && state == dfa.start) {
-    or_into(bits, vocab_.safe(room));
+    or_into(bits, vocab_.safe(left));
     walk(vocab_.rest_root());
-  } else if (!fast) {
-    walk(vocab_.all_root());
-  } else if (!by_classes(dfa, state, ~kStructural, bits, walk_fast)) {
-    walk_fast(vocab_.all_root());
+  } else if (by_classes(dfa, state, ~kStructural, room, bits, others)) {
+    // Plain tokens hold no byte that ends the text: what is still needed is not asked for.
+    for (const TokenClass* c : others)
+      c->max_bytes <= room.free ? walk_fast(c->root) : walk(c->root);
+    plain ? walk_fast(vocab_.rest_root()) : walk(vocab_.rest_root());
+  } else {
+    plain ? walk_fast(vocab_.all_root()) : walk(vocab_.all_root());
   }
   for (const auto& [node, after] : slow) walk_from(node, after);
   std::sort(exits.begin(), exits.end());
@@ -158,11 +220,10 @@ const MaskWalk::Piece& MaskWalk::unique_piece(FrameId frame, const TextSpec& spe
       node = child;
       now.swap(after);
       if (!now.empty()) continue;
-      const uint32_t last = nodes_[nodes_[node].end - 1].token_end;
-      for (uint32_t t = nodes_[node].token_begin; t < last; ++t) {
-        const int32_t id = vocab_.forest().tokens()[t];
+      std::vector<int32_t> dead;
+      add_below(node, dead);
+      for (const int32_t id : dead)
         piece->dense[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
-      }
       break;
     }
   }
@@ -223,9 +284,14 @@ const MaskWalk::Piece& MaskWalk::raw_piece(const Dfa& dfa, const TextSpec* spec,
     if (!first.test(static_cast<size_t>(b))) continue;
     kinds &= ~(1U << (b < 0x80 ? ascii_kind(static_cast<uint8_t>(b)) : kBeyond));
   }
-  const uint64_t slack = std::min<uint64_t>(dfa.states(), kDfaStatesMax);
-  const bool roomy = room == kNoMax || room > longest_ + slack;
-  if (!roomy || !by_classes(dfa, start.state, kinds, bits, walk)) walk(vocab_.all_root());
+  std::vector<const TokenClass*> others;
+  if (by_classes(dfa, start.state, kinds, spec == nullptr ? Room{} : room_of(*spec, f.c), bits,
+                 others)) {
+    for (const TokenClass* c : others) walk(c->root);
+    walk(vocab_.rest_root());
+  } else {
+    walk(vocab_.all_root());
+  }
   std::sort(exits.begin(), exits.end());
   piece->exits = intern_exits(std::move(exits));
   piece->dense = std::move(bits);

@@ -26,6 +26,7 @@ MaskWalk::MaskWalk(Frames& frames, const VocabImage& vocab)
   any_text_.dfa = dfa_universal();
   exit_sets_.emplace_back();
   path_.assign(longest_ + 1, kNoState);
+  dfa_path_.assign(longest_ + 1, kNoState);
 }
 
 bool MaskWalk::trim() {
@@ -57,16 +58,13 @@ FrameId MaskWalk::canonical(FrameId id) {
 }
 
 // Counters that no token brings to a bound, set to a value that stands for all of those.
-Frame MaskWalk::plain_counters(const Frame& f) const {
+Frame MaskWalk::plain_counters(const Frame& f) {
   Frame same = f;
   if (f.kind == Kind::kText) {
     const TextSpec& spec = frames_.program().texts[f.a];
     const uint32_t need = spec.min > f.c ? spec.min - f.c : 0;
     if (spec.max != kNoMax) {
-      const uint32_t slack =
-          spec.dfa->universal
-              ? 0
-              : static_cast<uint32_t>(std::min<size_t>(spec.dfa->states(), kDfaStatesMax));
+      const uint32_t slack = spec.dfa->universal ? 0 : facts(*spec.dfa).rest_chars;
       if (spec.max - f.c < longest_ + 1 + slack) return f;
     }
     if (need == 0) same.c = spec.min;
@@ -295,17 +293,27 @@ const MaskWalk::Piece& MaskWalk::open_piece(FrameId frame, const TextSpec& spec,
   piece->base = &inside.dense;
   std::vector<int32_t> tokens;
   std::vector<uint32_t> exits;
-  if (spec.key && !spec.dfa->universal) walk_names(frame, tokens);
+  if (spec.key && !spec.dfa->universal) {
+    std::vector<int32_t> dead;
+    walk_names(frame, tokens, dead);
+    if (!dead.empty()) {
+      piece->base = nullptr;
+      piece->dense = inside.dense;
+      for (const int32_t id : dead)
+        piece->dense[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+    }
+  }
   walk_local(vocab_.quote_root(), states_.intern({frame}), tokens, exits);
   piece->exits = intern_exits(std::move(exits));
   finish(*piece, std::move(tokens));
   return *piece;
 }
 
-// Tokens that stay on the way to a declared name.
-void MaskWalk::walk_names(FrameId key, std::vector<int32_t>& tokens) {
-  const uint32_t tree =
-      static_cast<uint32_t>(frames_.program().objects[frames_.at(key).a].trie.size());
+// Tokens that stay on the way to a declared name, and those on such a way that goes no farther,
+// whatever the automaton of other names says of them.
+void MaskWalk::walk_names(FrameId key, std::vector<int32_t>& tokens, std::vector<int32_t>& dead) {
+  const std::vector<KeyTrieNode>& trie = frames_.program().objects[frames_.at(key).a].trie;
+  const uint32_t tree = static_cast<uint32_t>(trie.size());
   const uint32_t root = vocab_.all_root();
   std::vector<Frame> stack(longest_ + 1);
   stack[0] = frames_.at(key);
@@ -313,15 +321,29 @@ void MaskWalk::walk_names(FrameId key, std::vector<int32_t>& tokens) {
   for (uint32_t i = root + 1; i < nodes_[root].end;) {
     ++nodes_walked_;
     const size_t depth = nodes_[i].depth;
+    const uint8_t byte = nodes_[i].byte;
+    const Frame& from = stack[depth - 1];
     Frame& next = stack[depth];
-    const TextStep step = frames_.key_step(stack[depth - 1], next, nodes_[i].byte);
-    if (step != TextStep::kLive || next.b >= tree) {
-      i = nodes_[i].end;
+    const auto& names = trie[from.b].next;
+    const bool named =
+        from.d != 0 || byte == '\\' ||
+        std::any_of(names.begin(), names.end(), [byte](const auto& n) { return n.first == byte; });
+    const TextStep step = named ? frames_.key_step(from, next, byte) : TextStep::kClosed;
+    if (step == TextStep::kLive && next.b < tree) {
+      add_tokens(i, tokens);
+      ++i;
       continue;
     }
-    add_tokens(i, tokens);
-    ++i;
+    if (step == TextStep::kDead) add_below(i, dead);
+    i = nodes_[i].end;
   }
+}
+
+// All tokens of a subtree.
+void MaskWalk::add_below(uint32_t node, std::vector<int32_t>& tokens) const {
+  const std::vector<int32_t>& ids = vocab_.forest().tokens();
+  const uint32_t last = nodes_[nodes_[node].end - 1].token_end;
+  for (uint32_t t = nodes_[node].token_begin; t < last; ++t) tokens.push_back(ids[t]);
 }
 
 // ---------------------------------------------------------------- walking
@@ -434,14 +456,18 @@ void MaskWalk::finish(Piece& piece, std::vector<int32_t> tokens) {
   piece_bytes_ += kPieceBytes + (piece.dense.size() + piece.sparse.size()) * sizeof(uint32_t);
 }
 
-const MaskWalk::DfaFacts& MaskWalk::facts(const Dfa& dfa) {
+MaskWalk::DfaFacts& MaskWalk::facts(const Dfa& dfa) {
   const auto [it, fresh] = facts_.try_emplace(&dfa);
-  if (fresh) {
-    it->second.runs = std::make_unique<ClosedRuns>(dfa);
-    it->second.total =
-        std::all_of(dfa.next.begin(), dfa.next.end(), [](int32_t t) { return t >= 0; });
+  DfaFacts& f = it->second;
+  if (!fresh) return f;
+  f.runs = std::make_unique<ClosedRuns>(dfa);
+  f.total = std::all_of(dfa.next.begin(), dfa.next.end(), [](int32_t t) { return t >= 0; });
+  for (const uint32_t chars : dfa.min_chars) f.rest_chars = std::max(f.rest_chars, chars);
+  f.json.assign(dfa.byte_class.begin(), dfa.byte_class.end());
+  for (size_t b = 0; b < f.json.size(); ++b) {
+    if (b < 0x20 || b == '"' || b == '\\') f.json[b] = kStructuralByte;
   }
-  return it->second;
+  return f;
 }
 
 }  // namespace tensorfold::grammar

@@ -27,6 +27,8 @@ namespace tensorfold::grammar {
 inline constexpr size_t kPiecesMaxBytes = size_t{24} << 20;  // remembered by one matcher
 inline constexpr size_t kLocalStatesMaxBytes = size_t{16} << 20;
 
+inline constexpr uint16_t kStructuralByte = UINT16_MAX;  // not a class of an automaton
+
 inline void set_token(std::span<uint32_t> bits, int32_t id) {
   bits[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
 }
@@ -75,17 +77,26 @@ class MaskWalk {
   };
   struct DfaFacts {
     std::unique_ptr<ClosedRuns> runs;
-    bool total = false;  // every byte goes on from every state
+    bool total = false;       // every byte goes on from every state
+    uint32_t rest_chars = 0;  // most code points that any state still needs
+    std::vector<uint16_t>
+        json;  // [256] class of a byte of a JSON text, kStructural where it is not
+  };           // text itself
+  // How the length of a text limits what may come.
+  struct Room {
+    uint32_t free = kNoMax;  // tokens of so many bytes cannot reach the bound
+    uint32_t left = kNoMax;  // code points until the bound
   };
 
   void thread_mask(FrameId id, std::vector<const Piece*>& out);
   Local localize(FrameId id);
-  Frame plain_counters(const Frame& frame) const;
+  Frame plain_counters(const Frame& frame);
   const Piece& top_piece(const Local& local);
   const Piece& spaced_piece(FrameId plain, uint32_t spaces);
   const Piece& open_piece(FrameId frame, const TextSpec& spec, int32_t state);
   const Piece& unique_piece(FrameId frame, const TextSpec& spec, const Frame& f);
-  void walk_names(FrameId key, std::vector<int32_t>& tokens);
+  void walk_names(FrameId key, std::vector<int32_t>& tokens, std::vector<int32_t>& dead);
+  void add_below(uint32_t node, std::vector<int32_t>& tokens) const;
   const Piece& text_piece(const TextSpec& spec, const Frame& f);
   const Piece& raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f, const Bytes& first);
   const Piece& piece_below(Exits exits, FrameId frame);
@@ -94,16 +105,20 @@ class MaskWalk {
   const Below& below(FrameId frame);
   Bytes first_below(FrameId below);
   Bytes first_bytes(const FrameSet& set) const;
-  const DfaFacts& facts(const Dfa& dfa);
+  DfaFacts& facts(const Dfa& dfa);
 
   // Walks what is below `root`; `from` is the state there.
   void walk_local(uint32_t root, int32_t from, std::vector<int32_t>& tokens,
                   std::vector<uint32_t>& exits);
   template <typename State, typename Step>
   void walk_nodes(uint32_t root, const State& start, Step step);
-  template <typename Walk>
-  bool by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, std::vector<uint32_t>& bits,
-                  Walk walk);
+  template <typename Structural>
+  void walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, std::span<uint32_t> bits,
+                Structural structural);
+  bool by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, const Room& room,
+                  std::span<uint32_t> bits, std::vector<const TokenClass*>& others);
+  uint32_t nodes_ahead(const Dfa& dfa, int32_t state) const;
+  Room room_of(const TextSpec& spec, uint32_t count);
   const Piece& absolute_piece(FrameId id);
   void walk_absolute(FrameId id, std::vector<int32_t>& tokens);
   void add_tokens(uint32_t node, std::vector<int32_t>& tokens) const;
@@ -134,7 +149,7 @@ class MaskWalk {
   std::unordered_map<const Dfa*, DfaFacts> facts_;
   std::vector<Bytes> firsts_;  // interned
   std::vector<FrameSet> levels_;
-  std::vector<int32_t> path_;
+  std::vector<int32_t> path_, dfa_path_;
   size_t piece_bytes_ = 0;
   uint64_t nodes_walked_ = 0;
 };

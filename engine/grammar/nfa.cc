@@ -1,6 +1,6 @@
 // From nondeterministic automata to deterministic ones, and the automata of plain word lists.
 #include <algorithm>
-#include <unordered_map>
+#include <span>
 
 #include "engine/grammar/dfa.h"
 
@@ -32,31 +32,34 @@ size_t utf8_encode(uint32_t c, std::array<uint8_t, 4>& out) {
   return 4;
 }
 
-struct VectorHash {
-  size_t operator()(const std::vector<int32_t>& v) const {
-    uint64_t h = 1469598103934665603U;
-    for (const int32_t x : v) h = (h ^ static_cast<uint32_t>(x)) * 1099511628211U;
-    return static_cast<size_t>(h ^ (h >> 29));
-  }
-};
-
-// The subset construction's working state.
+// The subset construction's working state. Sets lie one behind the other in `pool_`; of an
+// automaton's states they keep those that matter later: that have edges, that pass only at the end,
+// and the final one.
 class Subsets {
  public:
-  Subsets(const Nfa& nfa, int32_t final) : nfa_(nfa), final_(final), mark_(nfa.states().size()) {}
+  Subsets(const Nfa& nfa, int32_t final) : nfa_(nfa), final_(final), mark_(nfa.states().size()) {
+    table_.assign(kTableMin, kFree);
+  }
 
   Result<DfaPtr> build(int32_t start) {
     make_classes();
-    std::vector<int32_t> first = closure({start}, true, false);
-    out_.start = intern(std::move(first));
-    for (size_t i = 0; i < sets_.size(); ++i) {
-      if (sets_.size() > kDfaStatesMax || work_ > kDfaWorkMax) return too_large("a pattern");
+    make_edges();
+    close({&start, 1}, true, false);
+    out_.start = intern();
+    for (size_t i = 0; i < sets(); ++i) {
+      if (sets() > kDfaStatesMax || work_ > kDfaWorkMax) return too_large("a pattern");
       expand(i);
     }
     return dfa_finish(std::move(out_));
   }
 
  private:
+  static constexpr int32_t kFree = -1;
+  static constexpr size_t kTableMin = 64;  // places; a power of two
+  struct ClassEdge {
+    int32_t low, high, to;  // classes
+  };
+
   void make_classes() {
     std::array<char, 257> cut{};
     cut[0] = 1;
@@ -68,74 +71,109 @@ class Subsets {
     }
     int32_t id = -1;
     for (size_t b = 0; b < 256; ++b) {
-      if (cut[b]) {
-        ++id;
-        representative_.push_back(static_cast<uint8_t>(b));
-      }
+      if (cut[b]) ++id;
       out_.byte_class[b] = static_cast<uint8_t>(id);
     }
     out_.classes = id + 1;
+    reached_.resize(at(out_.classes));
   }
 
-  std::vector<int32_t> closure(std::vector<int32_t> set, bool at_start, bool at_end) {
+  void make_edges() {
+    first_edge_.reserve(nfa_.states().size() + 1);
+    for (const Nfa::State& s : nfa_.states()) {
+      first_edge_.push_back(edges_.size());
+      for (const Nfa::Edge& e : s.edges)
+        edges_.push_back({out_.byte_class[e.low], out_.byte_class[e.high], e.to});
+    }
+    first_edge_.push_back(edges_.size());
+  }
+
+  bool matters(int32_t state) const {
+    const Nfa::State& s = nfa_.states()[at(state)];
+    return state == final_ || !s.edges.empty() ||
+           std::any_of(s.free.begin(), s.free.end(),
+                       [](const Nfa::FreeEdge& f) { return f.when == Nfa::Free::kAtEnd; });
+  }
+
+  // What is reached from `set` without a byte, in now_.
+  void close(std::span<const int32_t> set, bool at_start, bool at_end) {
     ++stamp_;
-    for (const int32_t s : set) mark_[at(s)] = stamp_;
-    for (size_t i = 0; i < set.size(); ++i) {
-      for (const Nfa::FreeEdge& f : nfa_.states()[at(set[i])].free) {
+    now_.clear();
+    for (const int32_t s : set) {
+      if (mark_[at(s)] == stamp_) continue;
+      mark_[at(s)] = stamp_;
+      now_.push_back(s);
+    }
+    for (size_t i = 0; i < now_.size(); ++i) {
+      for (const Nfa::FreeEdge& f : nfa_.states()[at(now_[i])].free) {
         ++work_;
         if (f.when == Nfa::Free::kAtStart && !at_start) continue;
         if (f.when == Nfa::Free::kAtEnd && !at_end) continue;
         if (mark_[at(f.to)] == stamp_) continue;
         mark_[at(f.to)] = stamp_;
-        set.push_back(f.to);
+        now_.push_back(f.to);
       }
     }
-    std::sort(set.begin(), set.end());
-    return set;
   }
 
-  int32_t intern(std::vector<int32_t> set) {
-    const auto [it, fresh] = ids_.emplace(std::move(set), static_cast<int32_t>(sets_.size()));
-    if (fresh) sets_.push_back(&it->first);
-    return it->second;
+  size_t sets() const { return begin_.size(); }
+  std::span<const int32_t> set(size_t i) const {
+    const size_t end = i + 1 < begin_.size() ? begin_[i + 1] : pool_.size();
+    return {pool_.data() + begin_[i], end - begin_[i]};
+  }
+
+  static uint64_t hash(std::span<const int32_t> v) {
+    uint64_t h = 1469598103934665603U;
+    for (const int32_t x : v) h = (h ^ static_cast<uint32_t>(x)) * 0xFF51AFD7ED558CCDU;
+    return h ^ (h >> 32);
+  }
+
+  // The number of the set now_. The start's own set is kept apart from all later ones: only it may
+  // pass "at start".
+  int32_t intern() {
+    std::erase_if(now_, [&](int32_t s) { return !matters(s); });
+    std::sort(now_.begin(), now_.end());
+    if (2 * (sets() + 1) > table_.size()) grow();
+    size_t place = hash(now_) & (table_.size() - 1);
+    for (; table_[place] != kFree; place = (place + 1) & (table_.size() - 1)) {
+      const auto known = set(at(table_[place]));
+      if (std::equal(known.begin(), known.end(), now_.begin(), now_.end())) return table_[place];
+    }
+    const auto id = static_cast<int32_t>(sets());
+    if (id > 0) table_[place] = id;
+    begin_.push_back(pool_.size());
+    pool_.insert(pool_.end(), now_.begin(), now_.end());
+    return id;
+  }
+
+  void grow() {
+    table_.assign(2 * table_.size(), kFree);
+    for (size_t i = 1; i < sets(); ++i) {
+      size_t place = hash(set(i)) & (table_.size() - 1);
+      while (table_[place] != kFree) place = (place + 1) & (table_.size() - 1);
+      table_[place] = static_cast<int32_t>(i);
+    }
   }
 
   void expand(size_t i) {
-    const std::vector<int32_t> set = *sets_[i];
-    // The start's set differs from every later one even if equal: only it may pass "at start".
-    const std::vector<int32_t> ended = closure(set, i == 0, true);
-    const bool accepts = std::binary_search(ended.begin(), ended.end(), final_);
-    out_.accept.push_back(accepts ? 1 : 0);
-    for (const uint8_t byte : representative_) {
-      std::vector<int32_t> to;
-      ++stamp_;
-      for (const int32_t s : set) {
-        for (const Nfa::Edge& e : nfa_.states()[at(s)].edges) {
-          ++work_;
-          if (byte < e.low || byte > e.high || mark_[at(e.to)] == stamp_) continue;
-          mark_[at(e.to)] = stamp_;
-          to.push_back(e.to);
-        }
+    close(set(i), i == 0, true);
+    out_.accept.push_back(mark_[at(final_)] == stamp_ ? 1 : 0);
+    for (std::vector<int32_t>& to : reached_) to.clear();
+    for (const int32_t s : set(i)) {
+      for (size_t e = first_edge_[at(s)]; e < first_edge_[at(s) + 1]; ++e) {
+        work_ += at(edges_[e].high - edges_[e].low) + 1;
+        for (int32_t c = edges_[e].low; c <= edges_[e].high; ++c)
+          reached_[at(c)].push_back(edges_[e].to);
       }
-      if (to.empty()) {
-        out_.next.push_back(kDfaDead);
-        continue;
-      }
-      out_.next.push_back(intern_later(closure(std::move(to), false, false)));
     }
-  }
-
-  // Sets after the first byte; the start's own set is kept apart by a marker element.
-  int32_t intern_later(std::vector<int32_t> set) {
-    if (set == *sets_[0]) {
-      if (twin_ < 0) {
-        twin_ = static_cast<int32_t>(sets_.size());
-        twin_set_ = set;
-        sets_.push_back(&twin_set_);
+    int32_t to = kDfaDead;
+    for (size_t c = 0; c < reached_.size(); ++c) {
+      if (c == 0 || reached_[c] != reached_[c - 1]) {
+        close(reached_[c], false, false);
+        to = now_.empty() ? kDfaDead : intern();
       }
-      return twin_;
+      out_.next.push_back(to);
     }
-    return intern(std::move(set));
   }
 
   const Nfa& nfa_;
@@ -144,11 +182,12 @@ class Subsets {
   std::vector<uint32_t> mark_;
   uint32_t stamp_ = 0;
   uint64_t work_ = 0;
-  std::vector<uint8_t> representative_;
-  std::unordered_map<std::vector<int32_t>, int32_t, VectorHash> ids_;
-  std::vector<const std::vector<int32_t>*> sets_;
-  std::vector<int32_t> twin_set_;
-  int32_t twin_ = -1;
+  std::vector<ClassEdge> edges_;  // by state
+  std::vector<size_t> first_edge_;
+  std::vector<int32_t> now_;                   // scratch: the set that is made
+  std::vector<std::vector<int32_t>> reached_;  // scratch: by class
+  std::vector<int32_t> pool_, table_;
+  std::vector<size_t> begin_;
 };
 
 }  // namespace

@@ -31,6 +31,37 @@ size_t Program::bytes() const {
   return total;
 }
 
+namespace {
+
+// Where only declared names could follow, the way to other names ends, so that a key never runs
+// into a dead end. False: there are no other names at all.
+bool mark_others(ObjectShape& shape) {
+  const Dfa& base = *shape.base;
+  std::vector<uint16_t> bytes_of(static_cast<size_t>(base.classes), 0), named;
+  for (const uint8_t c : base.byte_class) ++bytes_of[c];
+  std::vector<char> others(shape.trie.size(), 0);
+  for (size_t i = shape.trie.size(); i-- > 0;) {  // a node comes behind the one above it
+    const KeyTrieNode& node = shape.trie[i];
+    if (node.base < 0) continue;
+    bool any = node.property < 0 && base.label(node.base) != 0;
+    named.assign(bytes_of.size(), 0);
+    for (const auto& [byte, child] : node.next) {
+      any = any || others[static_cast<size_t>(child)] != 0;
+      ++named[base.byte_class[byte]];
+    }
+    const int32_t* row = base.next.data() + static_cast<size_t>(node.base) * bytes_of.size();
+    for (size_t c = 0; c < bytes_of.size() && !any; ++c)
+      any = row[c] >= 0 && named[c] < bytes_of[c];
+    others[i] = any ? 1 : 0;
+  }
+  for (size_t i = 0; i < shape.trie.size(); ++i) {
+    if (others[i] == 0) shape.trie[i].base = kDfaDead;
+  }
+  return others[0] != 0;
+}
+
+}  // namespace
+
 void index_object(ObjectShape& shape) {
   const auto count = static_cast<uint32_t>(shape.properties.size());
   shape.required = 0;
@@ -68,6 +99,7 @@ void index_object(ObjectShape& shape) {
     }
     shape.trie[static_cast<size_t>(at)].property = static_cast<int32_t>(shape.by_name[i]);
   }
+  if (shape.base && !mark_others(shape)) shape.base = nullptr;
 }
 
 }  // namespace tensorfold::grammar

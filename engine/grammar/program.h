@@ -37,7 +37,8 @@ struct ValueNode {
 
 // The prefix tree of an object's declared names.
 struct KeyTrieNode {
-  int32_t base = kDfaDead;     // state of ObjectShape::base after the same text
+  int32_t base = kDfaDead;     // state of ObjectShape::base after the same text, while names that
+                               // are not declared can follow
   int32_t property = -1;       // the name that ends here
   uint32_t low = 0, high = 0;  // the names below: positions in ObjectShape::by_name
   std::vector<std::pair<uint8_t, int32_t>> next;  // ascending
@@ -134,7 +135,8 @@ struct Program {
   }
 };
 
-// Fills by_name, trie, next_required and required from properties and base.
+// Fills by_name, trie, next_required and required from properties and base; drops a base of which
+// every name is declared.
 void index_object(ObjectShape& shape);
 
 }  // namespace tensorfold::grammar

@@ -40,6 +40,7 @@ class SchemaCompiler {
   Status add_object(const Term& t, const Conj& conj, ValueNode& node);
   Status add_others(const Term& t, const Conj& conj, ObjectShape& shape);
   Result<DfaPtr> name_language(const Conj& conj, const Term& t);
+  Result<DfaPtr> names_by_patterns(const Conj& conj, const std::vector<std::string>& sources);
   Result<DfaPtr> text_language(const Term& t, const Conj& conj);
   Status error(const Conj& conj, std::string_view keyword, std::string_view why) const;
   void prune();
@@ -62,6 +63,7 @@ class SchemaCompiler {
   std::map<const Json*, int32_t> literals_;
   std::map<std::tuple<const Dfa*, uint64_t, uint64_t>, uint32_t> text_ids_;
   std::map<const Dfa*, uint32_t> terminal_ids_;
+  std::map<std::vector<std::string>, DfaPtr> pattern_names_;  // by sources
   std::vector<char> live_;
   std::vector<char> ambiguous_;                    // by dfa index: one value, several spellings
   std::vector<std::pair<uint32_t, Conj>> unique_;  // arrays whose items must differ

@@ -131,6 +131,22 @@ Status SchemaCompiler::add_others(const Term& t, const Conj& conj, ObjectShape& 
     shape.other.emplace(shape.base->label(shape.base->start), value);
     return ok_status();
   }
+  TF_ASSIGN_OR_RETURN(const DfaPtr base, names_by_patterns(conj, sources));
+  std::set<uint32_t> labels(base->accept.begin(), base->accept.end());
+  labels.erase(0);
+  for (const uint32_t label : labels) {
+    const bool hidden = closed && label == kOtherBit;
+    shape.other[label] = hidden ? kNoNode : value_of(label);
+  }
+  shape.base = base;
+  return ok_status();
+}
+
+// Every name, labeled with the patterns that it matches.
+Result<DfaPtr> SchemaCompiler::names_by_patterns(const Conj& conj,
+                                                 const std::vector<std::string>& sources) {
+  DfaPtr& known = pattern_names_[sources];
+  if (known) return known;
   DfaPtr base = dfa_universal();
   TF_ASSIGN_OR_RETURN(base, dfa_product(*base, Dfa(), [](uint32_t x, uint32_t) {
                         return x != 0 ? kOtherBit : 0U;
@@ -144,14 +160,8 @@ Status SchemaCompiler::add_others(const Term& t, const Conj& conj, ObjectShape& 
     if (!both.ok()) return error(conj, "patternProperties", both.status().message());
     base = *both;
   }
-  std::set<uint32_t> labels(base->accept.begin(), base->accept.end());
-  labels.erase(0);
-  for (const uint32_t label : labels) {
-    const bool hidden = closed && label == kOtherBit;
-    shape.other[label] = hidden ? kNoNode : value_of(label);
-  }
-  shape.base = base;
-  return ok_status();
+  known = base;
+  return base;
 }
 
 bool SchemaCompiler::inhabited(const ObjectShape& s) const {
@@ -218,34 +228,25 @@ void SchemaCompiler::prune() {
 }
 
 Status SchemaCompiler::prune_object(ObjectShape& s) {
-  uint32_t available = 0;
-  std::vector<std::string> names;
   for (auto& p : s.properties) {
     if (!alive(p.value)) p.value = kNoNode;
-    available += p.value != kNoNode ? 1U : 0U;
-    names.push_back(p.name);
   }
   bool dead = false;
   for (auto& o : s.other) {
     if (!alive(o.second)) o.second = kNoNode;
     dead = dead || o.second == kNoNode;
   }
-  if (s.base && !s.base->empty() && (dead || (!s.base->universal && !names.empty()))) {
-    // Names that may not come lead nowhere, so that a key never runs into a dead end.
+  if (s.base && dead) {
+    // Names that may not come lead nowhere.
     const auto& other = s.other;
     TF_ASSIGN_OR_RETURN(s.base, dfa_product(*s.base, Dfa(), [&](uint32_t x, uint32_t) {
                           const auto it = other.find(x);
                           return it == other.end() || it->second == kNoNode ? 0U : x;
                         }));
-    if (!s.base->empty() && !names.empty()) {
-      TF_ASSIGN_OR_RETURN(const DfaPtr words, dfa_words(names));
-      TF_ASSIGN_OR_RETURN(s.base, dfa_subtract(*s.base, *words));
-    }
   }
   if (s.base && s.base->empty()) s.base = nullptr;
-  s.distinct_others = s.base != nullptr && s.min > s.required && s.min > 0;
-  if (s.min == 0 && s.max == kNoMax) s.distinct_others = false;
   index_object(s);
+  s.distinct_others = s.base != nullptr && s.min > s.required;
   if (s.min <= s.required && s.max == kNoMax) s.min = 0;  // the required members are enough
   return ok_status();
 }

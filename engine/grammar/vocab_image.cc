@@ -12,8 +12,8 @@ namespace tensorfold::grammar {
 namespace {
 
 constexpr uint32_t kSafeCharsMax = 256;                 // longer tokens are left to the walk
-constexpr size_t kClassTokensMin = 48;                  // smaller classes are thrown together
-constexpr size_t kClassSparseMax = 1024;                // ids; larger classes are kept as bits
+constexpr size_t kClassTokensMin = 32;                  // smaller classes are thrown together
+constexpr size_t kClassSparseMax = 768;                 // ids; larger classes are kept as bits
 constexpr uint32_t kOddKinds = (1U << kByteKinds) - 1;  // of what is thrown together
 
 bool safe_text(std::string_view bytes, uint32_t& chars) {
@@ -39,12 +39,6 @@ uint32_t kinds_of(std::string_view bytes) {
     i += step.bytes;
   }
   return kinds;
-}
-
-uint32_t length_class(size_t bytes) {
-  uint32_t most = 4;
-  while (most < bytes) most *= 2;
-  return most;
 }
 
 bool is_json_space(uint8_t b) { return b == ' ' || b == '\t' || b == '\n' || b == '\r'; }
@@ -177,39 +171,52 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
   return std::shared_ptr<const VocabImage>(std::move(image));
 }
 
+void VocabImage::add_class(uint8_t lead, uint32_t kinds, TokenForest::Pairs tokens) {
+  TokenClass c;
+  c.lead = lead;
+  c.kinds = kinds;
+  c.min_bytes = UINT32_MAX;
+  if (tokens.size() > kClassSparseMax) c.dense.assign(words(), 0);
+  for (const auto& [bytes, id] : tokens) {
+    c.min_bytes = std::min(c.min_bytes, static_cast<uint32_t>(bytes.size()));
+    c.max_bytes = std::max(c.max_bytes, static_cast<uint32_t>(bytes.size()));
+    if (c.dense.empty()) {
+      c.sparse.push_back(id);
+    } else {
+      set_bit(c.dense, id);
+    }
+  }
+  c.root = forest_.add(std::move(tokens));
+  c.nodes = forest_.nodes()[c.root].end - c.root;
+  classes_.push_back(std::move(c));
+}
+
 void VocabImage::add_classes() {
-  std::map<std::pair<uint32_t, uint32_t>, TokenForest::Pairs> by_class;
+  // By lead and kinds, then by length.
+  std::map<std::pair<size_t, uint32_t>, std::map<size_t, TokenForest::Pairs>> groups;
   for (size_t i = 0; i < spec_.bytes.size(); ++i) {
-    const std::string& bytes = spec_.bytes[i];
-    if (!bytes.empty())
-      by_class[{kinds_of(bytes), length_class(bytes.size())}].emplace_back(bytes,
-                                                                           static_cast<int32_t>(i));
+    const std::string_view bytes = spec_.bytes[i];
+    if (bytes.empty() || !is_safe(static_cast<int32_t>(i))) continue;
+    const auto* const lead = std::find(std::begin(kTokenLeads) + 1, std::end(kTokenLeads),
+                                       static_cast<uint8_t>(bytes[0]));
+    const bool led = lead != std::end(kTokenLeads) && bytes.size() > 1;
+    const auto which = led ? static_cast<size_t>(lead - std::begin(kTokenLeads)) : 0;
+    groups[{which, kinds_of(bytes.substr(led ? 1 : 0))}][bytes.size()].emplace_back(
+        bytes, static_cast<int32_t>(i));
   }
   TokenForest::Pairs odd;
-  const auto add = [&](uint32_t kinds, uint32_t most, TokenForest::Pairs tokens) {
-    TokenClass c;
-    c.kinds = kinds;
-    c.max_bytes = most;
-    if (tokens.size() > kClassSparseMax) c.dense.assign(words(), 0);
-    for (const auto& [bytes, id] : tokens) {
-      if (c.dense.empty()) {
-        c.sparse.push_back(id);
-      } else {
-        set_bit(c.dense, id);
-      }
+  for (auto& [key, lengths] : groups) {
+    // Neighboring lengths are joined until there are enough for a class.
+    TokenForest::Pairs band;
+    for (auto& [bytes, tokens] : lengths) {
+      band.insert(band.end(), tokens.begin(), tokens.end());
+      if (band.size() < kClassTokensMin) continue;
+      add_class(kTokenLeads[key.first], key.second, std::move(band));
+      band.clear();
     }
-    c.root = forest_.add(std::move(tokens));
-    classes_.push_back(std::move(c));
-  };
-  for (auto& [key, tokens] : by_class) {
-    const bool broken = (key.first >> kBroken & 1U) != 0;
-    if (broken || tokens.size() < kClassTokensMin) {
-      odd.insert(odd.end(), tokens.begin(), tokens.end());
-    } else {
-      add(key.first, key.second, std::move(tokens));
-    }
+    odd.insert(odd.end(), band.begin(), band.end());
   }
-  add(kOddKinds, UINT32_MAX, std::move(odd));
+  add_class(0, kOddKinds, std::move(odd));
 }
 
 Result<std::shared_ptr<const VocabImage>> VocabImage::from_tokenizer(const Tokenizer& tokenizer,

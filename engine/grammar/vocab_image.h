@@ -1,6 +1,6 @@
 // The vocabulary as masks need it: every ordinary token's bytes in prefix trees laid out in walk
-// order, tokens that are plain JSON string text set apart with masks by length, and all of them
-// sorted into classes by which kinds of bytes they hold.
+// order, tokens that are plain JSON string text set apart with masks by length, and those sorted
+// into classes by which kinds of bytes they hold.
 //
 // Built once per tokenizer; immutable, any thread. Added and special tokens have no bytes here: a
 // grammar reaches them only as symbols (end of turn, the tool-call marker), never inside text.
@@ -80,14 +80,20 @@ enum ByteKind : uint8_t {
 };
 ByteKind ascii_kind(uint8_t byte);  // of bytes below 0x80
 
-// Tokens that hold the same kinds of bytes and are about as long.
+// Plain tokens (see VocabImage::safe) with the same lead that hold the same kinds of bytes behind
+// it and are about as long. Many tokens are a word behind one space or mark: the lead is that byte,
+// where there are enough of them, so that what may follow it counts and not what may follow a word.
 struct TokenClass {
-  uint32_t kinds = 0;           // bits of ByteKind
-  uint32_t max_bytes = 0;       // none is longer
+  uint8_t lead = 0;        // 0: none
+  uint32_t kinds = 0;      // bits of ByteKind, of the bytes behind the lead
+  uint32_t min_bytes = 0;  // of whole tokens
+  uint32_t max_bytes = 0;
   uint32_t root = 0;            // their tree
+  uint32_t nodes = 0;           // in it
   std::vector<uint32_t> dense;  // their bits, or
   std::vector<int32_t> sparse;  // their ids
 };
+inline constexpr uint8_t kTokenLeads[] = {0, ' ', '-', '.', '_', '/', '('};
 
 class VocabImage {
  public:
@@ -103,6 +109,7 @@ class VocabImage {
   uint32_t all_root() const { return all_root_; }
   uint32_t rest_root() const { return rest_root_; }    // tokens that are not plain string text
   uint32_t quote_root() const { return quote_root_; }  // tokens with a quotation mark
+  // All plain tokens, by lead in the order of kTokenLeads; the last one holds what is left.
   const std::vector<TokenClass>& classes() const { return classes_; }
   // Plain string text of at most `chars` code points (all of it from safe_chars_max() on).
   const std::vector<uint32_t>& safe(uint32_t chars) const;
@@ -117,6 +124,7 @@ class VocabImage {
  private:
   static size_t word(int32_t id) { return static_cast<size_t>(id) / 32; }
   void add_classes();
+  void add_class(uint8_t lead, uint32_t kinds, TokenForest::Pairs tokens);
 
   VocabSpec spec_;
   TokenForest forest_;
