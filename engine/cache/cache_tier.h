@@ -11,6 +11,8 @@
 //         stage() begins to read into host memory; the request waits outside its slot, others run.
 //         When staged() says kReady or kMissing for all, the request is admitted and its plan has
 //         kFillBlock / kFillSnapshot for what is ready; fill() copies out of host memory.
+//   away  A sequence failed, and what it left must not serve: kForget for each record. forget()
+//         deletes it and what stands on it; one that is still being written goes when it is.
 // So nothing on the step path ever waits for the disk. A record that is missing on one rank must be
 // missing on all: with several ranks the head asks them before it plans the fill.
 //
@@ -83,6 +85,7 @@ class CacheTier {
   // The staged record, checked; nullptr: not ready. Valid until unstage() or the next stage().
   virtual const CacheRecord* record(const BlockDigest& name, CacheNote::Kind kind) const = 0;
   virtual void unstage(const BlockDigest& name, CacheNote::Kind kind) = 0;
+  virtual void forget(const CacheNote& note) = 0;  // whether it is there or not; kGone follows
   virtual std::vector<TierEvent> take_events() = 0;
   // For the stop, off the step path: waits until what was taken is on disk, at most `wait_us`.
   virtual void settle(int64_t /*wait_us*/) {}

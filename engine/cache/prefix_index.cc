@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cache/prefix_notes.h"
 
 namespace tensorfold {
 namespace {
@@ -31,11 +32,14 @@ const PrefixIndex::Live& PrefixIndex::live(SlotId slot) const {
   return l;
 }
 
+const BlockDigest& PrefixIndex::root(SlotId slot) const { return root_of(*live(slot).node).name; }
+
 // ---------------------------------------------------------------- the life of a sequence
 
 void PrefixIndex::open(SlotId slot, const PrefixQuery& query, const PrefixMatch& match) {
   Live& l = live_[static_cast<size_t>(slot)];
   TF_CHECK(l.node == nullptr);
+  l.opened = ++opened_;
   l.resumed = l.last_kept = match.positions;
   l.images.assign(query.images.begin(), query.images.end());
   l.prompt_tokens = query.prompt_tokens;
@@ -57,10 +61,16 @@ void PrefixIndex::open(SlotId slot, const PrefixQuery& query, const PrefixMatch&
   tree_.hold(l.node);
 
   const int64_t shared = last_common_ - match.positions;
-  if (shared >= kBranchPositionsMin && last_common_ < query.prompt_tokens - 1)
+  const int64_t head = std::min(query.head_tokens, query.prompt_tokens - 2);
+  if (shared >= kBranchPositionsMin && last_common_ < query.prompt_tokens - 1) {
     l.branch = last_common_;
-  const int64_t floor =
-      std::max<int64_t>(0, decoder_until(slot, query.prompt_tokens) - options_.decoder_span);
+  } else if (head >= match.positions + kHeadPositionsMin) {
+    // Nobody left it here yet, but the next conversation will.
+    l.branch = head;
+    l.branch_full = true;
+  }
+  const int64_t until = decoder_until(slot, match.positions, query.prompt_tokens);
+  const int64_t floor = std::max<int64_t>(0, until - options_.decoder_span);
   const bool exact_start = match.positions == 0 || (from->full && options_.exact);
   // A window of the first row that reaches before the floor is cut there.
   if (exact_start && (match.positions >= query.prompt_tokens ||
@@ -78,11 +88,13 @@ int64_t PrefixIndex::chunk_end(SlotId slot, int64_t first, int64_t end) {
 }
 
 // With a branch near the prompt's end the decoder starts earlier, so that the snapshot there is a
-// full one and serves the next prompt that branches off, however short its own end is.
-int64_t PrefixIndex::decoder_until(SlotId slot, int64_t prompt_tokens) {
+// full one and serves the next prompt that branches off, however short its own end is. Before the
+// end of a head it runs in any case, and starts once more before the prompt's end.
+int64_t PrefixIndex::decoder_until(SlotId slot, int64_t first, int64_t prompt_tokens) {
   const Live& l = live(slot);
-  const bool near = l.branch > 0 && prompt_tokens - l.branch <= options_.decoder_span;
-  return options_.exact && near ? l.branch : prompt_tokens;
+  if (!options_.exact || l.branch <= 0) return prompt_tokens;
+  const bool near = prompt_tokens - l.branch <= options_.decoder_span;
+  return near || (l.branch_full && first < l.branch) ? l.branch : prompt_tokens;
 }
 
 void PrefixIndex::advanced(const SequenceView& s, BlockLedger& ledger, CacheCommands& out) {
@@ -91,15 +103,19 @@ void PrefixIndex::advanced(const SequenceView& s, BlockLedger& ledger, CacheComm
   if (s.computed == s.prompt_tokens ||
       (s.computed < s.prompt_tokens && (spaced || s.computed == l.branch)))
     keep(s, l, ledger, out);
+  const bool again = options_.exact && l.branch_full && s.computed == l.branch &&
+                     s.prompt_tokens - l.branch > options_.decoder_span;
+  if (again) l.exact_from = s.prompt_tokens - options_.window;
 }
 
-void PrefixIndex::close(const SequenceView& s, bool whole, BlockLedger& ledger,
+void PrefixIndex::close(const SequenceView& s, SequenceEnd end, BlockLedger& ledger,
                         CacheCommands& out) {
+  if (end == SequenceEnd::kSpoiled) (void)spoil(s, ledger, out);
   Live& l = live_[static_cast<size_t>(s.slot)];
   // A prompt that was left is worth going on with; a reply is the next turn's prompt.
   const bool left = s.computed < s.prompt_tokens && s.computed - l.last_kept >= kBranchPositionsMin;
   const bool replied = s.computed > s.prompt_tokens && options_.reuse_replies;
-  if (whole && (left || replied)) keep(s, l, ledger, out);
+  if (end == SequenceEnd::kWhole && (left || replied)) keep(s, l, ledger, out);
   tree_.release(l.node);
   l = Live{};
 }
@@ -123,9 +139,10 @@ BlockText PrefixIndex::text_of(const SequenceView& s, const Live& l, int64_t fir
 // Enters the sequence up to what is computed and takes a snapshot there.
 void PrefixIndex::keep(const SequenceView& s, Live& l, BlockLedger& ledger, CacheCommands& out) {
   const int64_t length = s.computed;
-  if (length < kKeptPositionsMin || options_.snapshot_units == 0) return;
+  if (length < kKeptPositionsMin || options_.snapshot_units == 0 || !l.keeps) return;
   PrefixSnapshot made;
   made.length = length;
+  made.maker = l.opened;
   made.full = options_.exact && l.exact_from <= std::max<int64_t>(0, length - options_.window);
   made.exact_low = made.full ? l.exact_from : length;
   const int64_t cut = made.exact_low == 0 ? 0 : made.exact_low + options_.window - 1;
@@ -164,6 +181,9 @@ void PrefixIndex::keep(const SequenceView& s, Live& l, BlockLedger& ledger, Cach
   ++counts_.kept;
   const auto number = made.number;
   out.commands.push_back({CacheCommand::Kind::kSnapshot, s.slot, made.full ? 0 : 1, number});
+  l.first_kept = std::min(l.first_kept, length);
+  l.kept.push_back(rings_note(made));
+  if (made.tail_block >= 0) l.kept.push_back(tail_note(made));
   tree_.add(std::move(made), s.blocks, ledger);
 }
 

@@ -22,7 +22,8 @@ namespace tensorfold {
 inline constexpr int64_t kKeptSpacingPositions = 4096;  // between snapshots inside a prompt
 inline constexpr int64_t kKeptPositionsMin = 16;        // shorter prefixes are not kept
 inline constexpr int64_t kBranchPositionsMin = 128;     // shared beyond the match, to split for it
-inline constexpr int64_t kCutPositionsMax = 8;  // a full snapshot is cut back at most so far
+inline constexpr int64_t kHeadPositionsMin = 16;  // a prompt's head beyond the match, likewise
+inline constexpr int64_t kCutPositionsMax = 8;    // a full snapshot is cut back at most so far
 
 struct PrefixOptions {
   int window = 128;
@@ -41,10 +42,15 @@ struct PrefixStats {
   uint64_t hit_positions = 0;  // not computed again
   uint64_t kept = 0;           // snapshots taken
   uint64_t evicted = 0;        // snapshots dropped for room
+  uint64_t spoiled = 0;        // snapshots dropped because rows were not numbers
   uint64_t flushes = 0;
   int64_t snapshots = 0, snapshot_bytes = 0, snapshot_bytes_max = 0;
   int64_t blocks = 0;  // nodes: whole blocks that can be shared
 };
+
+// Leading positions of `held` (which begins at `first`) that equal the query's text; images whole
+// or not at all.
+int64_t equal_positions(const HeldText& held, int64_t first, const PrefixQuery& query);
 
 class PrefixIndex : public CacheIndex {
  public:
@@ -57,16 +63,22 @@ class PrefixIndex : public CacheIndex {
                CacheCommands& out) override;
   void open(SlotId slot, const PrefixQuery& query, const PrefixMatch& match) override;
   int64_t chunk_end(SlotId slot, int64_t first, int64_t end) override;
-  int64_t decoder_until(SlotId slot, int64_t prompt_tokens) override;
+  int64_t decoder_until(SlotId slot, int64_t first, int64_t prompt_tokens) override;
   void advanced(const SequenceView& sequence, BlockLedger& ledger, CacheCommands& out) override;
-  void close(const SequenceView& sequence, bool whole, BlockLedger& ledger,
+  void close(const SequenceView& sequence, SequenceEnd end, BlockLedger& ledger,
              CacheCommands& out) override;
+  // Drops what an open sequence has left in the cache and what may have come of it. What it is
+  // called, for those who keep it elsewhere.
+  std::vector<CacheNote> spoil(const SequenceView& sequence, BlockLedger& ledger,
+                               CacheCommands& out);
   void flush(bool disk, BlockLedger& ledger, CacheCommands& out) override;
   bool has_commands() const override { return false; }
   void take_commands(CacheCommands&) override {}
 
   // For what enters from disk (engine/cache/spill/spilled_index.h). enter() gives the snapshot a
   // number and hangs it at `made.at`; false: there is no room for it.
+  const BlockDigest& root(SlotId slot) const;  // of an open sequence
+  std::span<const ImageSpan> images(SlotId slot) const { return live(slot).images; }
   PrefixTree& tree() { return tree_; }
   const PrefixTree& tree() const { return tree_; }
   bool make_room(bool full, BlockLedger& ledger, CacheCommands& out);
@@ -85,8 +97,13 @@ class PrefixIndex : public CacheIndex {
     std::vector<ImageSpan> images;
     int64_t prompt_tokens = 0;
     int64_t last_kept = 0;
-    int64_t branch = -1;     // others left this text here: worth a snapshot
-    int64_t exact_from = 0;  // decoder rows are those of an exact run from here on
+    int64_t branch = -1;             // others left this text here: worth a snapshot
+    bool branch_full = false;        // and worth the decoder's rows before it, wherever it is
+    int64_t exact_from = 0;          // decoder rows are those of an exact run from here on
+    uint64_t opened = 0;             // ascending
+    bool keeps = true;               // nothing that it stands on was found to be spoiled
+    int64_t first_kept = INT64_MAX;  // length of its first snapshot
+    std::vector<CacheNote> kept;     // its snapshots and the partial blocks that they end in
   };
   struct Walk;
 
@@ -107,6 +124,7 @@ class PrefixIndex : public CacheIndex {
   PrefixTree tree_;
   std::array<Live, kSequencesMax> live_;
   int64_t last_common_ = 0;  // of the last match(): equal to something that is kept
+  uint64_t opened_ = 0;
   int64_t units_used_ = 0;
   std::vector<int64_t> free_numbers_;
   PrefixStats counts_;

@@ -8,10 +8,7 @@
 #include "engine/cache/prefix_index.h"
 
 namespace tensorfold {
-namespace {
 
-// Leading positions of `held` (which begins at `first`) that equal the query's text; images whole
-// or not at all.
 int64_t equal_positions(const HeldText& held, int64_t first, const PrefixQuery& query) {
   const auto there = static_cast<int64_t>(query.ids.size()) - first;
   const int64_t most = std::min(there, static_cast<int64_t>(held.ids.size()));
@@ -29,6 +26,8 @@ int64_t equal_positions(const HeldText& held, int64_t first, const PrefixQuery& 
   cut({query.images.begin(), query.images.end()}, held.images);
   return n;
 }
+
+namespace {
 
 int64_t first_generated(const HeldText& held) {
   for (int i = 0; i < static_cast<int>(held.ids.size()); ++i) {

@@ -47,6 +47,7 @@ struct PrefixSnapshot {
   int64_t exact_low = 0;  // full: decoder rows are those of an exact run from here on
   int64_t cut_low = 0;    // full: the shortest length that it can be cut back to
   BlockDigest name;       // of the (partial) block that it ends in
+  uint64_t maker = 0;     // ascending: the sequence that took it; 0: it came from disk
 };
 
 struct PrefixNode {

@@ -36,6 +36,8 @@ const char* command_name(CacheCommand::Kind kind) {
       return "fill snapshot";
     case CacheCommand::Kind::kStage:
       return "stage";
+    case CacheCommand::Kind::kForget:
+      return "forget";
   }
   return "unknown command";
 }
@@ -76,7 +78,7 @@ Status SequenceCache::apply(const CacheCommand& c, std::span<const CacheNote> no
   if (c.kind == Kind::kOpenSlot) return open_slot(c.slot);
   if (c.kind == Kind::kDropSnapshot) return snapshots_.drop(c.value);
   if (c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock || c.kind == Kind::kSpillSnapshot ||
-      c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage) {
+      c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage || c.kind == Kind::kForget) {
     if (tier_ == nullptr) return unsupported(where + ": this engine keeps no blocks on disk");
     if (c.value < 0 || static_cast<size_t>(c.value) >= notes.size())
       return invalid_argument(where + ": there is no note " + std::to_string(c.value));
@@ -172,8 +174,8 @@ Status SequenceCache::restore(SequenceState& state, int64_t number, int64_t cut)
 
 Status SequenceCache::use_tier(const CacheCommand& c, const CacheNote& note) {
   using Kind = CacheCommand::Kind;
-  if (c.kind == Kind::kStage) {
-    tier_->stage(note);
+  if (c.kind == Kind::kStage || c.kind == Kind::kForget) {
+    c.kind == Kind::kStage ? tier_->stage(note) : tier_->forget(note);
     return ok_status();
   }
   const bool of_block = c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock;

@@ -42,7 +42,7 @@ Result<int32_t> Sampler::sample(std::span<const float> logits, const SampleSpec&
   if (!all_finite(logits))
     return Status(StatusCode::kInternal,
                   "the model gave NaN or infinity at position " + std::to_string(position), "",
-                  "non_finite_logits");
+                  std::string(kReasonNonFinite));
   adjust(logits, spec, history);
   const bool greedy = spec.temperature < kGreedyBelow;
   if (!collect(mask, greedy ? 1.0 : spec.temperature))

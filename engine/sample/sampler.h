@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/status.h"
@@ -28,6 +29,7 @@
 namespace tensorfold {
 
 inline constexpr float kGreedyBelow = 1e-5F;  // temperatures that mean 0
+inline constexpr std::string_view kReasonNonFinite = "non_finite_logits";
 
 class Sampler {
  public:
@@ -35,7 +37,7 @@ class Sampler {
   int vocab_size() const { return vocab_size_; }
 
   // logits [vocab]; mask [ceil(vocab / 32)] or empty. The token for `position`.
-  // kInternal with reason "non_finite_logits" for a NaN or infinity in the row, "dead_end" when
+  // kInternal with kReasonNonFinite for a NaN or infinity in the row, "dead_end" when
   // the mask allows nothing: failures of this sequence, not of the step.
   Result<int32_t> sample(std::span<const float> logits, const SampleSpec& spec, int64_t position,
                          TokenHistory& history, std::span<const uint32_t> mask);

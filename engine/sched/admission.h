@@ -17,7 +17,7 @@ struct Capacity {
 
 struct Price {
   int64_t reply_tokens = 0;  // the reply's bound: max_tokens, or all that is left
-  int64_t blocks = 0;        // held from admission to the end, so that no later step can lack one
+  int64_t blocks = 0;        // for prompt and longest reply; some are taken as the reply grows
 };
 
 // kInvalidArgument with reason "context_length_exceeded" and param "messages" (`from_ids`:

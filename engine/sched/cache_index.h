@@ -24,6 +24,7 @@ struct PrefixQuery {
   int64_t prompt_tokens = 0;     // ids from here on are generated rows
   std::string_view salt;
   std::span<const ImageSpan> images;
+  int64_t head_tokens = 0;  // the first so many are likely to begin other prompts too
 };
 
 struct PrefixMatch {
@@ -50,6 +51,13 @@ struct SequenceView {
   int64_t prompt_tokens = 0;
   int64_t computed = 0;  // positions that the model holds
   std::span<const BlockId> blocks;
+};
+
+// How a sequence ends, as the cache sees it.
+enum class SequenceEnd : uint8_t {
+  kWhole = 0,    // the model holds exactly `computed` positions of it and none of them failed
+  kCut = 1,      // in the middle of a step
+  kSpoiled = 2,  // rows of it were not numbers: nothing that came of it may serve again
 };
 
 // Commands for the next plan, with their notes.
@@ -79,13 +87,12 @@ class CacheIndex {
   virtual void open(SlotId slot, const PrefixQuery& query, const PrefixMatch& match) = 0;
   // Where a chunk of prompt rows [first, end) should end at the latest.
   virtual int64_t chunk_end(SlotId slot, int64_t first, int64_t end) = 0;
-  // The decoder starts PlannerOptions::decoder_span before this position.
-  virtual int64_t decoder_until(SlotId slot, int64_t prompt_tokens) = 0;
+  // For rows from `first` on the decoder starts PlannerOptions::decoder_span before this position.
+  virtual int64_t decoder_until(SlotId slot, int64_t first, int64_t prompt_tokens) = 0;
   // A step was committed for the sequence.
   virtual void advanced(const SequenceView& sequence, BlockLedger& ledger, CacheCommands& out) = 0;
-  // It ends; called before its blocks are given back. `whole`: the model holds exactly `computed`
-  // positions of it and none of them failed.
-  virtual void close(const SequenceView& sequence, bool whole, BlockLedger& ledger,
+  // It ends; called before its blocks are given back.
+  virtual void close(const SequenceView& sequence, SequenceEnd end, BlockLedger& ledger,
                      CacheCommands& out) = 0;
 
   // Forgets everything; running sequences go on. `disk`: records on disk too.
@@ -107,9 +114,9 @@ class EmptyCacheIndex : public CacheIndex {
   }
   void open(SlotId, const PrefixQuery&, const PrefixMatch&) override {}
   int64_t chunk_end(SlotId, int64_t, int64_t end) override { return end; }
-  int64_t decoder_until(SlotId, int64_t prompt_tokens) override { return prompt_tokens; }
+  int64_t decoder_until(SlotId, int64_t, int64_t prompt_tokens) override { return prompt_tokens; }
   void advanced(const SequenceView&, BlockLedger&, CacheCommands&) override {}
-  void close(const SequenceView&, bool, BlockLedger&, CacheCommands&) override {}
+  void close(const SequenceView&, SequenceEnd, BlockLedger&, CacheCommands&) override {}
   void flush(bool, BlockLedger&, CacheCommands&) override {}
   bool has_commands() const override { return false; }
   void take_commands(CacheCommands&) override {}

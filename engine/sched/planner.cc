@@ -42,6 +42,7 @@ bool Planner::remove(uint64_t request) { return queue_.remove(request); }
 std::vector<Admitted> Planner::admit() {
   std::vector<Admitted> out;
   set_aside_.clear();
+  grow();
   bool by_right = false;
   while (const SequenceSpec* head = queue_.next(by_right)) {
     if (!room_for(*head) && (head->background || !make_room(*head))) break;
@@ -60,6 +61,7 @@ Admitted Planner::open(SequenceSpec spec, bool stays) {
       std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& x) { return !x.open; });
   const auto slot = static_cast<SlotId>(at - sequences_.begin());
   TF_CHECK_LT(slot, options_.slots);
+  const int64_t reserve = reserve_of(spec);
   Sequence& s = *at;
   s = Sequence{};
   s.open = true;
@@ -69,13 +71,14 @@ Admitted Planner::open(SequenceSpec spec, bool stays) {
   s.prompt_tokens = static_cast<int64_t>(s.ids.size());
   s.ids.insert(s.ids.end(), s.spec.reply.begin(), s.spec.reply.end());
   s.spec.reply.clear();
-  start_behind_match(s, slot);
+  start_behind_match(s, reserve, slot);
   return {s.spec.request, slot, s.computed, s.spec.set_aside > 0};
 }
 
-void Planner::close(SlotId slot) {
+void Planner::close(SlotId slot, bool spoiled) {
   Sequence& s = at(slot);
-  cache_.close(view(slot), s.planned_rows == 0, ledger_, commands_);
+  const SequenceEnd unspoiled = s.planned_rows == 0 ? SequenceEnd::kWhole : SequenceEnd::kCut;
+  cache_.close(view(slot), spoiled ? SequenceEnd::kSpoiled : unspoiled, ledger_, commands_);
   commands_.commands.push_back({CacheCommand::Kind::kCloseSlot, slot, 0, 0});
   for (size_t i = s.blocks.size(); i > 0; --i) ledger_.give_back(s.blocks[i - 1]);
   ledger_.release_promise(s.promised);
@@ -108,17 +111,22 @@ std::vector<SlotId> Planner::least_to_set_aside(const SequenceSpec& spec) const 
                                             : at(a).spec.request > at(b).spec.request;
   });
   const size_t least = busy() < options_.slots ? 0 : 1;
+  int64_t wanted = reserve_of(spec) + growing();
   int64_t blocks = ledger_.unpromised() + ledger_.cached();
   size_t taken = 0;
-  while (taken < slots.size() && (taken < least || blocks < spec.blocks))
-    blocks += blocks_held(at(slots[taken++]));
-  if (taken < least || blocks < spec.blocks) return {};
+  for (; taken < slots.size() && (taken < least || blocks < wanted); ++taken) {
+    blocks += blocks_held(at(slots[taken]));
+    wanted -= grows(at(slots[taken])) ? 1 : 0;
+  }
+  if (taken < least || blocks < wanted) return {};
   slots.resize(taken);
   // Without those that turned out not to be needed: they would only have to come back.
   std::erase_if(slots, [&](SlotId slot) {
     const int64_t held = blocks_held(at(slot));
-    if (taken <= least || blocks - held < spec.blocks) return false;
+    const int64_t more = grows(at(slot)) ? 1 : 0;
+    if (taken <= least || blocks - held < wanted + more) return false;
     blocks -= held;
+    wanted += more;
     --taken;
     return true;
   });
@@ -249,7 +257,7 @@ void Planner::add_chunk(SlotId slot, int64_t rows, StepPlan& plan) {
   slice.rows = static_cast<int32_t>(rows);
   give_tokens(s, slice, plan);
   const int64_t end = s.computed + rows;
-  const int64_t until = cache_.decoder_until(slot, s.prompt_tokens);
+  const int64_t until = cache_.decoder_until(slot, s.computed, s.prompt_tokens);
   slice.decoder_floor = std::max<int64_t>(0, until - options_.decoder_span);
   slice.decoder_rows =
       static_cast<int32_t>(std::max<int64_t>(0, end - std::max(s.computed, slice.decoder_floor)));

@@ -11,7 +11,9 @@
 // Whose turn in the queue it is says engine/sched/fair_queue.h; what waits for memory holds back
 // those behind it. A foreground sequence that finds no room takes that of background ones: they
 // are set aside, wait at the head of their line and go on where they were, their reply's tokens
-// fed again as generated rows. One set aside kSetAsideMax times, or admitted by right, stays.
+// fed again as generated rows. One set aside kSetAsideMax times, or admitted by right, stays. A
+// sequence has blocks for what is known of it and for some of its reply, and gets more as it grows
+// (engine/sched/pool_growth.cc).
 #pragma once
 
 #include <array>
@@ -28,6 +30,8 @@
 
 namespace tensorfold {
 
+inline constexpr int64_t kReplyAllowanceTokens = 4096;
+
 struct PlannerOptions {
   int slots = 4;            // 1..kSequencesMax
   int prefill_rows = 2048;  // prompt rows in one step, 1..kPrefillRowsMax
@@ -36,9 +40,12 @@ struct PlannerOptions {
   // the window. The decoder does not look behind its first row either way.
   int64_t decoder_span = 128;
   int draft_rows = 0;  // most drafts per sequence and step, 0..kDraftRowsMax
+  // Positions of its reply that a sequence has blocks for when it is admitted.
+  int64_t reply_allowance = kReplyAllowanceTokens;
 };
 
-inline constexpr int kSetAsideMax = 4;                   // times that a sequence gives way
+inline constexpr int kSetAsideMax = 4;            // times that background gives way to what comes
+inline constexpr int kAllowanceDoublingsMax = 3;  // of those that were set aside
 inline constexpr int kGivenRowsMax = 1 + kDraftRowsMax;  // given rows that count as generated
 
 struct Admitted {
@@ -71,8 +78,8 @@ class Planner {
   void forget_prefix(uint64_t request) {
     cache_.forget_request(request);
   }                               // not enqueued after all
-  std::vector<Admitted> admit();  // as many as fit now
-  // By the last admit(), before its admissions: back in the queue, without a slot.
+  std::vector<Admitted> admit();  // gives those that run what they need, then takes what fits
+  // By the last admit(): back in the queue, without a slot. Some may be among its admissions.
   const std::vector<SetAside>& set_aside() const { return set_aside_; }
 
   // True when plan() would have rows or commands.
@@ -86,7 +93,8 @@ class Planner {
   void advance(SlotId slot, std::span<const int32_t> tokens, int32_t drafts);
   // The next token of the sequence is decided: it is given instead of sampled.
   void force(SlotId slot, int32_t token);
-  void close(SlotId slot);
+  // `spoiled`: its rows were not numbers; nothing that it left in the cache serves again.
+  void close(SlotId slot, bool spoiled = false);
   void flush_cache(bool disk) { cache_.flush(disk, ledger_, commands_); }
 
   // Of an open slot.
@@ -124,8 +132,17 @@ class Planner {
   bool room_for(const SequenceSpec& spec) const;
   // engine/sched/prefix_planner.cc
   bool pool_has(const SequenceSpec& spec) const;
-  void start_behind_match(Sequence& s, SlotId slot);
+  void start_behind_match(Sequence& s, int64_t reserve, SlotId slot);
   SequenceView view(SlotId slot) const;
+  // engine/sched/pool_growth.cc
+  int64_t reserve_of(const SequenceSpec& spec) const;
+  static bool grows(const Sequence& s);  // has not yet all the blocks that it may need
+  int64_t growing() const;
+  int64_t lacking(const Sequence& s) const;
+  static bool junior(const Sequence& a, const Sequence& b);
+  void grow();
+  bool extend(Sequence& s, int64_t blocks);
+
   bool make_room(const SequenceSpec& spec);  // by setting background sequences aside
   std::vector<SlotId> least_to_set_aside(const SequenceSpec& spec) const;
   void set_aside(SlotId slot);

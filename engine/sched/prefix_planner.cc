@@ -17,6 +17,7 @@ PrefixQuery query_of(const SequenceSpec& spec, std::span<const int32_t> ids,
   query.ids = ids;
   query.prompt_tokens = prompt_tokens;
   query.salt = spec.cache_salt;
+  query.head_tokens = spec.head_tokens;
   return query;
 }
 
@@ -33,17 +34,18 @@ SequenceView Planner::view(SlotId slot) const {
   return {slot, s.ids, s.prompt_tokens, s.computed, s.blocks};
 }
 
-// Whether the pool has what the sequence needs, entries of the cache given up if need be. Blocks
-// that it would share with running sequences cost nothing.
+// Whether the pool has what the sequence needs at first, entries of the cache given up if need be.
+// Blocks that it would share with running sequences cost nothing.
 bool Planner::pool_has(const SequenceSpec& spec) const {
-  const int64_t available = ledger_.unpromised() + ledger_.cached();
-  if (available >= spec.blocks) return true;
+  const int64_t reserve = reserve_of(spec);
+  const int64_t available = ledger_.unpromised() + ledger_.cached() - growing();
+  if (available >= reserve) return true;
   if (ledger_.used() == 0) return false;
   const std::vector<int32_t> ids = known_ids(spec);
   const PrefixMatch match =
       cache_.match(query_of(spec, ids, static_cast<int64_t>(spec.prompt.size())));
   return available - kept_blocks(match, ledger_) >=
-         spec.blocks - static_cast<int64_t>(match.blocks.size());
+         reserve - static_cast<int64_t>(match.blocks.size());
 }
 
 bool Planner::prefix_ready(const SequenceSpec& spec) {
@@ -52,15 +54,15 @@ bool Planner::prefix_ready(const SequenceSpec& spec) {
 }
 
 // Promises the sequence its blocks and lets it start behind the longest match.
-void Planner::start_behind_match(Sequence& s, SlotId slot) {
+void Planner::start_behind_match(Sequence& s, int64_t reserve, SlotId slot) {
   const PrefixQuery query = query_of(s.spec, s.ids, s.prompt_tokens);
   PrefixMatch match = cache_.match(query);
   TF_CHECK_LT(match.positions, static_cast<int64_t>(s.ids.size()));
-  s.promised = s.spec.blocks - static_cast<int64_t>(match.blocks.size());
+  s.promised = reserve - static_cast<int64_t>(match.blocks.size());
   if (!cache_.reclaim(s.promised, match, ledger_, commands_)) {
     // The pool is too small to keep the match beside the sequence: it starts from nothing.
     match = {};
-    s.promised = s.spec.blocks;
+    s.promised = reserve;
     TF_CHECK_MSG(cache_.reclaim(s.promised, match, ledger_, commands_),
                  "a sequence was admitted that the pool has no room for");
   }

@@ -225,11 +225,11 @@ Status out_of_range(const std::string& name, int64_t value) {
 bool has_note(CacheCommand::Kind kind) {
   using Kind = CacheCommand::Kind;
   return kind == Kind::kSpillBlock || kind == Kind::kFillBlock || kind == Kind::kSpillSnapshot ||
-         kind == Kind::kFillSnapshot || kind == Kind::kStage;
+         kind == Kind::kFillSnapshot || kind == Kind::kStage || kind == Kind::kForget;
 }
 
 Status check_command(const std::string& where, const CacheCommand& c, size_t notes) {
-  TF_RANGE(where, c, kind, 0, CacheCommand::Kind::kStage);
+  TF_RANGE(where, c, kind, 0, CacheCommand::Kind::kForget);
   TF_RANGE(where, c, slot, 0, kSequencesMax - 1);
   TF_RANGE(where, c, block, 0, INT32_MAX);
   TF_RANGE(where, c, value, 0, kPositionsMax);

@@ -25,7 +25,7 @@ inline constexpr int kDraftRowsMax = 5;   // drafted tokens per sequence and ste
 inline constexpr int kGeneratedRowsMax = kSequencesMax * (1 + kDraftRowsMax);
 inline constexpr int kPrefillRowsMax = 8192;  // prompt rows in one step
 inline constexpr int kBlockPositions = 256;   // positions per pool block
-inline constexpr int kLogitBiasMax = 1024;    // entries per sequence
+inline constexpr int kLogitBiasMax = 1025;    // entries per sequence: a client's and one of ours
 inline constexpr int kTopLogprobsMax = 128;   // alternatives per token
 inline constexpr int kPlanCommandsMax = 1 << 16;
 inline constexpr int kPlanNotesMax = 1 << 14;
@@ -72,6 +72,7 @@ struct CacheCommand {
     kSpillSnapshot = 10,  // write snapshot `block` to disk behind the step
     kFillSnapshot = 11,   // snapshot `block` becomes the staged record
     kStage = 12,          // begin to read the record
+    kForget = 13,         // the record on disk must not be used again, nor what stands on it
   };
   Kind kind = Kind::kOpenSlot;
   SlotId slot = 0;

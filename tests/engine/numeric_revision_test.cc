@@ -33,6 +33,7 @@ class HashingTier final : public CacheTier {
   const CacheRecord* record(const BlockDigest&, CacheNote::Kind) const override { return nullptr; }
   void unstage(const BlockDigest&, CacheNote::Kind) override {}
   std::vector<TierEvent> take_events() override { return {}; }
+  void forget(const CacheNote&) override {}
   void flush() override {}
 
   Sha256 hash;

@@ -122,9 +122,10 @@ void DiskNames::look_at(const Block& block, Search& search, std::vector<BlockDig
     consider(block, n.first_position + stem, search);
 }
 
-DiskPrefix DiskNames::find(const PrefixQuery& query, const PrefixOptions& options) const {
+DiskPrefix DiskNames::find(const BlockDigest& root, const PrefixQuery& query,
+                           const PrefixOptions& options) const {
   Search search{query, options, 0, nullptr, {}};
-  std::vector<BlockDigest> level = {root_digest(query.salt)};
+  std::vector<BlockDigest> level = {root};
   while (!level.empty()) {
     std::vector<BlockDigest> next;
     for (const BlockDigest& name : level) {

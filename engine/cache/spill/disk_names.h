@@ -28,7 +28,12 @@ class DiskNames {
 
   // The longest prefix of the query that a snapshot on disk serves, by the rules of `options`
   // (engine/cache/prefix_index.h).
-  DiskPrefix find(const PrefixQuery& query, const PrefixOptions& options) const;
+  DiskPrefix find(const PrefixQuery& query, const PrefixOptions& options) const {
+    return find(root_digest(query.salt), query, options);
+  }
+  // The same under a given root, whatever the query's salt.
+  DiskPrefix find(const BlockDigest& root, const PrefixQuery& query,
+                  const PrefixOptions& options) const;
 
  private:
   struct Block {

@@ -26,6 +26,12 @@ void SpillHealth::turn_off_for_good(const std::string& reason) {
   log_.warning("the disk cache is off: " + reason, {{"TF_EVENT", "spill_off"}});
 }
 
+void SpillHealth::turn_on_again() {
+  on_ = true;
+  for_good_ = false;
+  succeeded();
+}
+
 void SpillHealth::succeeded() {
   if (!trying()) return;
   reason_.clear();

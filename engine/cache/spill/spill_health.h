@@ -26,7 +26,8 @@ class SpillHealth {
 
   // A line only when it was well before.
   void turn_off(const std::string& reason, int64_t now_us);
-  void turn_off_for_good(const std::string& reason);
+  void turn_off_for_good(const std::string& reason);  // until turn_on_again()
+  void turn_on_again();                               // what kept it off is gone: with a line
   void try_again() { on_ = true; }
   void succeeded();
 

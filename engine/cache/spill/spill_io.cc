@@ -181,7 +181,14 @@ struct Worker {
       const Status status = files.remove(place.root + "/" + path);
       if (!status.ok() && status.code() != StatusCode::kNotFound && first.ok()) first = status;
     }
+    if (job.durable && first.ok()) return files.sync_folder(place.folder);
     return first;
+  }
+
+  Status run(LockJob&, SpillDone& done) const {
+    TF_ASSIGN_OR_RETURN(auto lock, lock_spill_folder(files, place));
+    done.result = LockDone{std::move(lock)};
+    return ok_status();
   }
 
   Status run(TouchJob& job, SpillDone&) const {
@@ -190,6 +197,14 @@ struct Worker {
 };
 
 }  // namespace
+
+Result<std::unique_ptr<FolderLock>> lock_spill_folder(FileSystem& files, const SpillPlace& place) {
+  TF_RETURN_IF_ERROR(files.make_folder(place.root));
+  TF_ASSIGN_OR_RETURN(auto lock, files.lock(place.root + "/lock"));
+  TF_RETURN_IF_ERROR(files.make_folder(place.folder));
+  TF_RETURN_IF_ERROR(files.sync_folder(place.root));
+  return lock;
+}
 
 SpillDone run_spill_job(FileSystem& files, const SpillPlace& place, const Clock& clock,
                         SpillJob job) {

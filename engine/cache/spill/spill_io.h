@@ -77,13 +77,20 @@ struct ReadDone {
 
 struct RemoveJob {
   std::vector<std::string> paths;  // from the root
+  bool durable = false;            // they must not come back when power fails
+};
+// Takes the lock of the root and makes the folders.
+struct LockJob {};
+struct LockDone {
+  std::unique_ptr<FolderLock> lock;
 };
 struct TouchJob {
   std::string name;
   int64_t used_us = 0;
 };
 
-using SpillWork = std::variant<ListJob, HeadersJob, WriteJob, ReadJob, RemoveJob, TouchJob>;
+using SpillWork =
+    std::variant<ListJob, HeadersJob, WriteJob, ReadJob, RemoveJob, TouchJob, LockJob>;
 
 struct SpillJob {
   uint64_t id = 0;
@@ -94,9 +101,11 @@ struct SpillDone {
   uint64_t id = 0;
   SpillWork work;  // given back
   Status status;
-  std::variant<std::monostate, ListDone, HeadersDone, ReadDone> result;
+  std::variant<std::monostate, ListDone, HeadersDone, ReadDone, LockDone> result;
   int64_t elapsed_us = 0;
 };
+
+Result<std::unique_ptr<FolderLock>> lock_spill_folder(FileSystem& files, const SpillPlace& place);
 
 // Runs one job. Never throws, never crashes on what it finds.
 SpillDone run_spill_job(FileSystem& files, const SpillPlace& place, const Clock& clock,

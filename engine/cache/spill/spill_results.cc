@@ -65,6 +65,7 @@ void SpillTier::finish_index() {
   if (first_valid_job_ > 0) {  // a flush came meanwhile
     index_.clear(gone);
   } else {
+    for (const CacheNote& note : std::exchange(to_forget_, {})) forget_stored(key_of(note), gone);
     index_.drop_over_holes(gone);
     index_.drop_bare(gone);
     stats_.orphans += static_cast<int64_t>(gone.files.size());
@@ -72,7 +73,7 @@ void SpillTier::finish_index() {
     index_.evict(options_.bytes_max, clock_.unix_us() - options_.age_max_us, gone);
     stats_.evicted_files += static_cast<int64_t>(gone.files.size() - before);
   }
-  remove(gone, false);  // nobody knew them yet
+  remove(gone, false, true);  // nobody knew them yet
   for (const SpillIndex::Place& place : index_.in_order()) {
     const SpillEntry& e = index_.header(place.file).entries[place.entry];
     events_.push_back({TierEvent::Kind::kFound, e.note, e.fingerprint, e.stem});
@@ -94,15 +95,17 @@ void SpillTier::on_written(SpillDone& done, WriteJob& job) {
   write_progress_us_ = now;
   --writes_out_;
   const bool of_before_flush = done.id < first_valid_job_;
+  const bool forgotten = writing_.at(done.id).forgotten;
+  writing_.erase(done.id);
   if (done.status.reason() == kReasonDiskFull && job.attempt == 0 && !of_before_flush &&
-      health_.on())
+      !forgotten && health_.on())
     return make_room_and_retry(job);
   for (const PageBuffer& r : job.records) queued_bytes_ -= r.size();
+  if (forgotten) return;  // its file is being removed
   if (of_before_flush) return discard(done, job);
   for (const SpillEntry& e : job.header.entries) pending_.erase(key_of(e.note));
   const auto gone_entries = [&] {
-    for (const SpillEntry& e : job.header.entries)
-      events_.push_back({TierEvent::Kind::kGone, e.note, 0, 0});
+    for (const SpillEntry& e : job.header.entries) say_gone(e.note);
   };
   if (!done.status.ok()) {
     gone_entries();

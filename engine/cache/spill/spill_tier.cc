@@ -39,23 +39,47 @@ void SpillTier::open_folder(FileSystem& files, MakeIo make_io) {
   place.folder = options_.root + "/" + folder_name_;
   place.identity = options_.identity;
   place.free_bytes_min = options_.free_bytes_min;
-  const auto open = [&]() -> Status {
-    TF_RETURN_IF_ERROR(files.make_folder(place.root));
-    TF_ASSIGN_OR_RETURN(lock_, files.lock(place.root + "/lock"));
-    TF_RETURN_IF_ERROR(files.make_folder(place.folder));
-    return files.sync_folder(place.root);
-  };
-  const Status status = open();
-  if (!status.ok()) {
-    lock_.reset();
+  auto lock = lock_spill_folder(files, place);
+  const bool taken = !lock.ok() && lock.status().reason() == kReasonLocked;
+  if (!lock.ok() && !taken) {
     index_read_ = true;
-    health_.turn_off_for_good(
-        status.reason() == kReasonLocked ? "another process uses " + place.root : status.message());
-    return;
+    return health_.turn_off_for_good(lock.status().message());
   }
-  index_begun_us_ = clock_.monotonic_us();
   io_ = make_io(files, std::move(place), clock_);
+  if (lock.ok()) {
+    lock_ = std::move(*lock);
+    return begin_index();
+  }
+  index_read_ = true;  // nothing to wait for
+  lock_retry_us_ = clock_.monotonic_us() + kSpillLockEveryUs;
+  health_.turn_off_for_good("another process uses " + options_.root +
+                            "; it is used when that one is gone");
+}
+
+void SpillTier::begin_index() {
+  index_read_ = false;
+  index_begun_us_ = clock_.monotonic_us();
   submit(ListJob{});
+}
+
+// Asks for the lock that another process had, from an io thread.
+void SpillTier::wait_for_lock() {
+  for (SpillDone& done : io_->take_done()) on_locked(done);
+  const int64_t now = clock_.monotonic_us();
+  if (lock_ != nullptr || lock_asked_ || now < lock_retry_us_) return;
+  lock_asked_ = true;
+  submit(LockJob{});
+}
+
+void SpillTier::on_locked(SpillDone& done) {
+  --jobs_out_;
+  lock_asked_ = false;
+  lock_retry_us_ = clock_.monotonic_us() + kSpillLockEveryUs;
+  auto* locked = std::get_if<LockDone>(&done.result);
+  if (locked == nullptr) return;
+  lock_ = std::move(locked->lock);
+  health_.turn_on_again();
+  begin_index();
 }
 
 void SpillTier::submit(SpillWork work) {
@@ -67,13 +91,13 @@ void SpillTier::submit(SpillWork work) {
 }
 
 // Names are from the folder of this identity, or from the root when they have a folder in front.
-void SpillTier::remove(const SpillGone& gone, bool tell) {
+void SpillTier::remove(const SpillGone& gone, bool tell, bool durable) {
   if (tell) {
-    for (const CacheNote& note : gone.notes)
-      events_.push_back({TierEvent::Kind::kGone, note, 0, 0});
+    for (const CacheNote& note : gone.notes) say_gone(note);
   }
   if (gone.files.empty()) return;
   RemoveJob job;
+  job.durable = durable;
   for (const std::string& file : gone.files)
     job.paths.push_back(file.find('/') == std::string::npos ? folder_name_ + "/" + file : file);
   submit(std::move(job));
@@ -100,7 +124,7 @@ bool SpillTier::accepts() const {
 
 bool SpillTier::refuse(const CacheNote& note) {
   ++stats_.not_taken;
-  events_.push_back({TierEvent::Kind::kGone, note, 0, 0});
+  say_gone(note);
   return false;
 }
 
@@ -151,6 +175,9 @@ void SpillTier::close_group() {
 
 void SpillTier::submit_write(WriteJob job) {
   if (writes_out_++ == 0) write_progress_us_ = clock_.monotonic_us();
+  Writing& writing = writing_[next_job_];
+  writing.file = job.header.file_name();
+  for (const SpillEntry& e : job.header.entries) writing.notes.push_back(e.note);
   submit(std::move(job));
 }
 
@@ -220,6 +247,7 @@ void SpillTier::unstage(const BlockDigest& name, CacheNote::Kind kind) {
 // ---------------------------------------------------------------- turns
 
 void SpillTier::poll() {
+  if (io_ != nullptr && lock_ == nullptr) wait_for_lock();
   if (disabled()) return;
   if (!group_.records.empty() && clock_.monotonic_us() - group_since_us_ >= kSpillGroupWaitUs)
     close_group();
@@ -267,16 +295,76 @@ std::vector<TierEvent> SpillTier::take_events() {
 
 void SpillTier::flush() {
   if (disabled()) return;
-  for (const SpillEntry& e : group_.header.entries)
-    events_.push_back({TierEvent::Kind::kGone, e.note, 0, 0});
+  for (const SpillEntry& e : group_.header.entries) say_gone(e.note);
   for (const PageBuffer& r : group_.records) queued_bytes_ -= r.size();
   group_ = {};
   pending_.clear();
+  to_forget_.clear();
   io_->drop_writes();
   first_valid_job_ = next_job_;
   SpillGone gone;
   index_.clear(gone);
   remove(gone);
+}
+
+// ---------------------------------------------------------------- forgetting
+
+void SpillTier::forget(const CacheNote& note) {
+  if (disabled()) return;
+  const RecordKey key = key_of(note);
+  unstage(key.name, key.kind);
+  say_gone(note);
+  if (forget_in_group(key) || forget_on_its_way(key)) return;
+  if (!index_read_) {
+    if (to_forget_.size() >= kSpillForgetsMax) return flush();
+    to_forget_.push_back(note);
+    return;
+  }
+  SpillGone gone;
+  forget_stored(key, gone);
+  remove(gone, true, true);
+}
+
+// The rest of the group stands on it.
+bool SpillTier::forget_in_group(const RecordKey& key) {
+  std::vector<SpillEntry>& entries = group_.header.entries;
+  const auto at = std::find_if(entries.begin(), entries.end(),
+                               [&](const SpillEntry& e) { return key_of(e.note) == key; });
+  if (at == entries.end()) return false;
+  const auto first = static_cast<size_t>(at - entries.begin());
+  for (size_t i = first; i < entries.size(); ++i) {
+    queued_bytes_ -= group_.records[i].size();
+    pending_.erase(key_of(entries[i].note));
+    say_gone(entries[i].note);
+  }
+  entries.resize(first);
+  group_.records.resize(first);
+  return true;
+}
+
+// The thread that writes does so in order: the file is removed behind its own write and before any
+// new one of that name.
+bool SpillTier::forget_on_its_way(const RecordKey& key) {
+  bool found = false;
+  for (auto& [job, writing] : writing_) {
+    const auto is_it = [&](const CacheNote& n) { return key_of(n) == key; };
+    if (writing.forgotten || job < first_valid_job_) continue;
+    if (std::none_of(writing.notes.begin(), writing.notes.end(), is_it)) continue;
+    writing.forgotten = found = true;
+    for (const CacheNote& n : writing.notes) {
+      pending_.erase(key_of(n));
+      say_gone(n);
+    }
+    remove({{writing.file}, {}}, false, true);
+  }
+  return found;
+}
+
+void SpillTier::forget_stored(const RecordKey& key, SpillGone& gone) {
+  const SpillIndex::Place* place = index_.find(key);
+  if (place == nullptr) return;
+  index_.drop(place->file, gone);
+  index_.drop_over_holes(gone);
 }
 
 // ---------------------------------------------------------------- start and stop

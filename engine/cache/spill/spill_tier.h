@@ -5,10 +5,12 @@
 //
 // Whatever goes wrong on the disk, the cache only misses something: a damaged, foreign or missing
 // file is dropped with a counter and a line; a disk that is full, read-only, failing or slow turns
-// writing off for a while (spill_health.h). The folder is locked: a second process runs without.
+// writing off for a while (spill_health.h). The folder is locked: a second process runs without
+// until the first one is gone, and looks for that every now and then.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -36,6 +38,8 @@ inline constexpr int64_t kSpillStuckUs = 20'000'000;        // no write done for
 inline constexpr int64_t kSpillStagedKeptUs = 120'000'000;  // what nobody fetches is dropped
 inline constexpr int64_t kSpillJobsMax = 65'536;            // given to the io threads, not done
 inline constexpr int kSpillReadErrorsMax = 3;               // in a row, then writing stops too
+inline constexpr int64_t kSpillLockEveryUs = 5'000'000;     // another process has the folder
+inline constexpr size_t kSpillForgetsMax = 65'536;          // records, while the index is read
 
 struct SpillOptions {
   std::string root;  // empty: off
@@ -83,6 +87,7 @@ class SpillTier final : public CacheTier {
   const CacheRecord* record(const BlockDigest& name, CacheNote::Kind kind) const override;
   void unstage(const BlockDigest& name, CacheNote::Kind kind) override;
   std::vector<TierEvent> take_events() override;
+  void forget(const CacheNote& note) override;
   void flush() override;
   void settle(int64_t wait_us) override { (void)finish_writing(wait_us); }
 
@@ -102,10 +107,24 @@ class SpillTier final : public CacheTier {
     int64_t deadline_us = 0;  // reading: to be given up; ready: to be dropped
   };
 
-  bool disabled() const { return io_ == nullptr; }
+  // What a job that writes will have written; `forgotten`: it is removed again.
+  struct Writing {
+    std::string file;
+    std::vector<CacheNote> notes;
+    bool forgotten = false;
+  };
+
+  bool disabled() const { return io_ == nullptr || lock_ == nullptr; }
   void open_folder(FileSystem& files, MakeIo make_io);
+  void begin_index();
+  void wait_for_lock();
+  void on_locked(SpillDone& done);
   void submit(SpillWork work);
-  void remove(const SpillGone& gone, bool tell = true);
+  void remove(const SpillGone& gone, bool tell = true, bool durable = false);
+  void say_gone(const CacheNote& note) { events_.push_back({TierEvent::Kind::kGone, note, 0, 0}); }
+  bool forget_in_group(const RecordKey& key);
+  bool forget_on_its_way(const RecordKey& key);
+  void forget_stored(const RecordKey& key, SpillGone& gone);
 
   bool refuse(const CacheNote& note);
   void close_group();
@@ -131,7 +150,9 @@ class SpillTier final : public CacheTier {
   LogSink& log_;
   SpillHealth health_;
   std::string folder_name_;
-  std::unique_ptr<FolderLock> lock_;
+  std::unique_ptr<FolderLock> lock_;  // nullptr: another process has it
+  bool lock_asked_ = false;
+  int64_t lock_retry_us_ = 0;
   SpillIndex index_;
   bool index_read_ = false;
   int64_t headers_left_ = 0;  // jobs
@@ -143,6 +164,8 @@ class SpillTier final : public CacheTier {
   int64_t group_bytes_ = 0;
   std::unordered_set<RecordKey, RecordKeyHash> pending_;  // taken, not yet on disk
   int64_t queued_bytes_ = 0;
+  std::map<uint64_t, Writing> writing_;  // by job
+  std::vector<CacheNote> to_forget_;     // when the index has been read
   int64_t writes_out_ = 0;
   int64_t write_progress_us_ = 0;
   uint64_t next_job_ = 1;
@@ -158,7 +181,7 @@ class SpillTier final : public CacheTier {
   SpillStats stats_;
   int64_t quiet_until_us_ = 0;  // of warn()
   int64_t unsaid_ = 0;
-  std::unique_ptr<SpillIo> io_;  // last: its threads end first; nullptr: off
+  std::unique_ptr<SpillIo> io_;  // last: its threads end first; nullptr: off for good
 };
 
 }  // namespace tensorfold

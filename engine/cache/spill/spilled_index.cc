@@ -5,45 +5,12 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/cache/prefix_notes.h"
 
 namespace tensorfold {
 namespace {
 
 using Kind = CacheCommand::Kind;
-
-CacheNote note_of(const PrefixNode& node) {
-  CacheNote note;
-  note.kind = CacheNote::Kind::kBlock;
-  note.name = node.name;
-  note.before = node.parent->name;
-  note.first_position = node.end - kBlockPositions;
-  note.positions = kBlockPositions;
-  note.generated = node.text.generated;
-  note.images = node.text.images;
-  return note;
-}
-
-// Of the partial block that a snapshot ends in.
-CacheNote tail_note(const PrefixSnapshot& s) {
-  CacheNote note;
-  note.kind = CacheNote::Kind::kBlock;
-  note.name = s.name;
-  note.before = s.at->name;
-  note.first_position = s.at->end;
-  note.positions = static_cast<int32_t>(s.tail.ids.size());
-  note.generated = s.tail.generated;
-  note.images = s.tail.images;
-  return note;
-}
-
-CacheNote rings_note(const PrefixSnapshot& s) {
-  CacheNote note = s.tail_block >= 0 ? tail_note(s) : note_of(*s.at);
-  note.kind = s.full ? CacheNote::Kind::kFullSnapshot : CacheNote::Kind::kEncoderSnapshot;
-  note.cut_low = s.full ? s.cut_low : 0;
-  note.generated = {};
-  note.images.clear();
-  return note;
-}
 
 void put(CacheCommands& out, Kind kind, BlockId block, const CacheNote& note) {
   out.commands.push_back({kind, 0, block, static_cast<int64_t>(out.notes.size())});
@@ -107,11 +74,37 @@ void SpilledIndex::advanced(const SequenceView& sequence, BlockLedger& ledger, C
   note_kept(out, first);
 }
 
-void SpilledIndex::close(const SequenceView& sequence, bool whole, BlockLedger& ledger,
+void SpilledIndex::close(const SequenceView& sequence, SequenceEnd end, BlockLedger& ledger,
                          CacheCommands& out) {
+  if (end == SequenceEnd::kSpoiled) {
+    forget(sequence, ledger, out);
+    end = SequenceEnd::kCut;
+  }
   const size_t first = out.commands.size();
-  memory_.close(sequence, whole, ledger, out);
+  memory_.close(sequence, end, ledger, out);
   note_kept(out, first);
+}
+
+void SpilledIndex::forget(const SequenceView& sequence, BlockLedger& ledger, CacheCommands& out) {
+  std::vector<CacheNote> gone = memory_.spoil(sequence, ledger, out);
+  if (tier_ == nullptr) return;
+  const auto let_go = [&](const CacheNote& note) {
+    disk_.remove(note);
+    pending_.erase(key_of(note));
+    to_forget_.push_back(note);
+  };
+  for (const CacheNote& note : gone) let_go(note);
+  // What the same prompt would start from on disk alone.
+  PrefixQuery query;
+  query.ids = sequence.ids;
+  query.prompt_tokens = sequence.prompt_tokens;
+  query.images = memory_.images(sequence.slot);
+  const BlockDigest root = memory_.root(sequence.slot);
+  while (true) {
+    const DiskPrefix prefix = disk_.find(root, query, memory_.options());
+    if (prefix.positions == 0) return;
+    let_go(prefix.snapshot);
+  }
 }
 
 bool SpilledIndex::on_its_way(const RecordKey& key) const {
@@ -141,7 +134,7 @@ bool SpilledIndex::write(const Kept& kept, int& room, CacheCommands& out) {
     missing.push_back(n);
   }
   for (; !missing.empty() && room > 0; missing.pop_back(), --room)
-    offer(note_of(*missing.back()), missing.back()->block, kept, out);
+    offer(block_note(*missing.back()), missing.back()->block, kept, out);
   if (s->tail_block >= 0 && room > 0 && !on_its_way({s->name, CacheNote::Kind::kBlock})) {
     offer(tail_note(*s), s->tail_block, kept, out);
     --room;
@@ -153,14 +146,19 @@ bool SpilledIndex::write(const Kept& kept, int& room, CacheCommands& out) {
 }
 
 bool SpilledIndex::has_commands() const {
-  return memory_.has_commands() || (!to_write_.empty() && tier_->accepts());
+  return memory_.has_commands() || !to_forget_.empty() || (!to_write_.empty() && tier_->accepts());
 }
 
 void SpilledIndex::take_commands(CacheCommands& out) {
   memory_.take_commands(out);
   for (auto& [request, waiting] : waiting_) waiting.asked = true;
   filled_.clear();
-  if (to_write_.empty() || !tier_->accepts()) return;
+  for (int n = 0; n < kForgetsPerStep && !to_forget_.empty(); ++n) {
+    put(out, Kind::kForget, 0, to_forget_.front());
+    to_forget_.pop_front();
+  }
+  // A name may come again: what is forgotten must be gone before it is written anew.
+  if (!to_forget_.empty() || to_write_.empty() || !tier_->accepts()) return;
   int room = kSpillRecordsPerStep;
   while (!to_write_.empty() && room > 0 && write(to_write_.front(), room, out))
     to_write_.pop_front();
@@ -171,6 +169,7 @@ void SpilledIndex::flush(bool disk, BlockLedger& ledger, CacheCommands& out) {
   to_write_.clear();
   if (!disk || tier_ == nullptr) return;
   pending_.clear();
+  to_forget_.clear();
   tier_->flush();
   poll();
 }

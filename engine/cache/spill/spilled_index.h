@@ -6,8 +6,9 @@
 // on disk yet, a few records a step and only while the tier has room. In: before a request is
 // queued, ready() looks for a longer prefix on disk than memory has, stages its missing blocks and
 // its rings, and enters them into the index when all are there. What is missing or damaged is tried
-// around: the next best prefix, then a cold start. Exactness is the index's business: what was
-// filled in is matched by it like everything else.
+// around: the next best prefix, then a cold start. Away: what a failed sequence left is forgotten
+// here at once and by the tiers before anything more is written. Exactness is the index's business:
+// what was filled in is matched by it like everything else.
 //
 // A name is a SHA-256 over everything before it, so whether a block on disk is the query's is
 // computed from the query alone; the tier computed the name again from the ids that it read.
@@ -28,6 +29,7 @@ namespace tensorfold {
 inline constexpr int64_t kSpilledPositionsMin = 256;  // shorter prefixes are not written
 inline constexpr int64_t kSpilledGainMin = 128;       // positions that a read must save
 inline constexpr int kSpillRecordsPerStep = 16;       // given to the tier in one step
+inline constexpr int kForgetsPerStep = 1024;          // records that it is told to forget
 inline constexpr size_t kSpillWaitingMax = 4096;      // snapshots that wait to be written
 inline constexpr int kSpillWriteTriesMax = 3;         // of one snapshot
 inline constexpr int kStageTriesMax = 4;              // prefixes tried for one request
@@ -60,11 +62,11 @@ class SpilledIndex final : public CacheIndex {
   int64_t chunk_end(SlotId slot, int64_t first, int64_t end) override {
     return memory_.chunk_end(slot, first, end);
   }
-  int64_t decoder_until(SlotId slot, int64_t prompt_tokens) override {
-    return memory_.decoder_until(slot, prompt_tokens);
+  int64_t decoder_until(SlotId slot, int64_t first, int64_t prompt_tokens) override {
+    return memory_.decoder_until(slot, first, prompt_tokens);
   }
   void advanced(const SequenceView& sequence, BlockLedger& ledger, CacheCommands& out) override;
-  void close(const SequenceView& sequence, bool whole, BlockLedger& ledger,
+  void close(const SequenceView& sequence, SequenceEnd end, BlockLedger& ledger,
              CacheCommands& out) override;
   void flush(bool disk, BlockLedger& ledger, CacheCommands& out) override;
   bool has_commands() const override;
@@ -85,6 +87,7 @@ class SpilledIndex final : public CacheIndex {
     int tries = 0;
   };
   void note_kept(const CacheCommands& out, size_t first);
+  void forget(const SequenceView& sequence, BlockLedger& ledger, CacheCommands& out);
   bool write(const Kept& kept, int& room, CacheCommands& out);
   bool on_its_way(const RecordKey& key) const;
   void offer(const CacheNote& note, int64_t where, const Kept& kept, CacheCommands& out);
@@ -103,6 +106,7 @@ class SpilledIndex final : public CacheIndex {
   DiskNames disk_;
   std::unordered_map<RecordKey, Kept, RecordKeyHash> pending_;  // given to the tier
   std::deque<Kept> to_write_;
+  std::deque<CacheNote> to_forget_;
   std::unordered_map<uint64_t, Waiting> waiting_;             // by request
   std::unordered_map<RecordKey, int, RecordKeyHash> wanted_;  // by how many of these
   std::unordered_set<RecordKey, RecordKeyHash> filled_;       // by the plan that is being made

@@ -1,95 +1,11 @@
 // The prefix index alone: which snapshot serves whom, what names and trees tell apart, what is
 // dropped when room is short, and that every block is accounted for.
-#include "engine/cache/prefix_index.h"
-
-#include <boost/test/unit_test.hpp>
 #include <random>
 #include <string>
 
+#include "tests/engine/cache/index_bench.h"
+
 namespace tensorfold {
-namespace {
-
-using Ids = std::vector<int32_t>;
-
-Ids text(int32_t seed, int64_t n) {
-  Ids ids;
-  for (int64_t i = 0; i < n; ++i)
-    ids.push_back(static_cast<int32_t>((seed * 7919 + i * 31) % 5000));
-  return ids;
-}
-
-PrefixOptions small() {
-  PrefixOptions o;
-  o.window = 32;
-  o.decoder_span = 156;
-  o.snapshot_units = 64;
-  return o;
-}
-
-// Plays the planner for one sequence after another.
-struct Bench {
-  explicit Bench(const PrefixOptions& options, int64_t blocks = 64)
-      : index(options), ledger(blocks) {}
-
-  PrefixQuery query(const Ids& ids, std::string_view salt, std::span<const ImageSpan> images) {
-    return {1, ids, static_cast<int64_t>(ids.size()), salt, images};
-  }
-  PrefixMatch match(const Ids& ids, std::string_view salt = "",
-                    std::span<const ImageSpan> images = {}) {
-    return index.match(query(ids, salt, images));
-  }
-  // Runs the prompt in one chunk (but for where the index wants it cut), replies, ends.
-  int64_t run(const Ids& prompt, const Ids& reply = {}, std::string_view salt = "",
-              std::span<const ImageSpan> images = {}) {
-    const PrefixQuery q = query(prompt, salt, images);
-    PrefixMatch m = index.match(q);
-    Ids ids = prompt;
-    ids.insert(ids.end(), reply.begin(), reply.end());
-    const auto wanted = blocks_for(static_cast<int64_t>(ids.size()));
-    int64_t own = wanted - static_cast<int64_t>(m.blocks.size());
-    if (!index.reclaim(own, m, ledger, out)) {
-      m = {};
-      own = wanted;
-      BOOST_REQUIRE(index.reclaim(own, m, ledger, out));
-    }
-    BOOST_REQUIRE(ledger.promise(own));
-    std::vector<BlockId> blocks = m.blocks;
-    for (const BlockId b : blocks) ledger.share(b);
-    while (static_cast<int64_t>(blocks.size()) < wanted) blocks.push_back(ledger.take());
-    index.open(0, q, m);
-    SequenceView view{0, ids, static_cast<int64_t>(prompt.size()), m.positions, blocks};
-    while (view.computed < view.prompt_tokens) {
-      view.computed = index.chunk_end(0, view.computed, view.prompt_tokens);
-      index.advanced(view, ledger, out);
-    }
-    view.computed = static_cast<int64_t>(ids.size());
-    index.close(view, true, ledger, out);
-    for (const BlockId b : blocks) ledger.give_back(b);
-    BOOST_REQUIRE_EQUAL(ledger.used(), 0);
-    BOOST_REQUIRE_EQUAL(ledger.promised(), 0);
-    return m.positions;
-  }
-  void require_empty() {
-    index.flush(false, ledger, out);
-    BOOST_TEST(ledger.cached() == 0);
-    BOOST_TEST(ledger.unpromised() == ledger.total());
-    BOOST_TEST(index.stats().snapshots == 0);
-    BOOST_TEST(index.stats().snapshot_bytes == 0);
-    BOOST_TEST(index.stats().blocks == 0);
-  }
-
-  PrefixIndex index;
-  BlockLedger ledger;
-  CacheCommands out;
-};
-
-Ids joined(Ids a, const Ids& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-}  // namespace
-
 BOOST_AUTO_TEST_CASE(the_whole_prompt_is_never_a_hit) {
   for (const int64_t n : {16, 255, 256, 257, 512, 1000}) {
     Bench b(small());
@@ -145,7 +61,7 @@ BOOST_AUTO_TEST_CASE(an_encoder_snapshot_serves_from_the_cone_on) {
     b.index.open(0, query, b.index.match(query));
     const SequenceView view{0, whole, static_cast<int64_t>(whole.size()), kKeptSpacingPositions,
                             blocks};
-    b.index.close(view, true, b.ledger, b.out);
+    b.index.close(view, SequenceEnd::kWhole, b.ledger, b.out);
     for (const BlockId block : blocks) b.ledger.give_back(block);
     const int64_t span = o.decoder_span;
     BOOST_TEST(b.match(joined(shared, text(3, span - 1))).positions == 0);

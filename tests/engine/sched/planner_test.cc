@@ -336,8 +336,8 @@ class OnePrefix final : public EmptyCacheIndex {
     if (query.ids.size() <= 601 || query.salt != "a" || blocks.empty()) return {};
     return {600, blocks, tail, 77, 601};
   }
-  void close(const SequenceView& s, bool whole, BlockLedger& ledger, CacheCommands&) override {
-    BOOST_TEST(whole);
+  void close(const SequenceView& s, SequenceEnd end, BlockLedger& ledger, CacheCommands&) override {
+    BOOST_TEST((end == SequenceEnd::kWhole));
     if (!blocks.empty()) return;
     blocks.assign(s.blocks.begin(), s.blocks.begin() + 2);
     tail = s.blocks[2];

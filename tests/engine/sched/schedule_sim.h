@@ -7,7 +7,8 @@
 //   sequence was set aside, cancelled or cut off.
 // - No block is written that another sequence has; no state is used that is not its own.
 // - Plans run again from their encoded log give the same results, on a device of its own.
-// - While anything waits, something is admitted within the bound of docs/scheduling.md.
+// - While anything waits, something is admitted within the bound of docs/scheduling.md; and a
+//   foreground reply that has begun goes on within the bound there, however short the pool is.
 #pragma once
 
 #include <functional>
@@ -36,6 +37,7 @@ struct SimSetup {
   int clients = 1;
   int documents = 1;  // prompts begin with one of so many texts
   int depth = 0;
+  unsigned open_ended = 0;  // of 100 requests: as long as the pool lets them
   unsigned background = 0;  // of 100 requests
   unsigned cancel = 0;      // of 100 turns
   unsigned arrive = 30;     // of 100 turns
@@ -49,6 +51,8 @@ struct SimOutcome {
   uint64_t set_aside = 0, shared_rows = 0;
   int64_t longest_wait = 0;  // steps without an admission while something waited
   int64_t wait_bound = 0;
+  int64_t longest_pause = 0;  // steps in which a foreground reply that had begun got nothing
+  int64_t pause_bound = 0;
 };
 
 inline SimSetup random_setup(std::mt19937_64& rng) {
@@ -71,6 +75,13 @@ inline SimSetup random_setup(std::mt19937_64& rng) {
   if (s.planner.slots == kSequencesMax) s.arrivals = 100;
   s.prompt_max = 20 + static_cast<int>(rng() % 500);
   s.reply_max = 1 + static_cast<int>(rng() % 40);
+  s.planner.reply_allowance = static_cast<int64_t>(rng() % 60);
+  if (rng() % 4 == 0) s.open_ended = 20 + static_cast<unsigned>(rng() % 60);
+  if (s.open_ended > 0 && rng() % 8 == 0) {  // replies that fill the pool
+    s.rules.eos_weight = 0;
+    s.planner.pool_blocks = std::min<int64_t>(s.planner.pool_blocks, 5);
+    s.arrivals = std::min(s.arrivals, 6);
+  }
   s.clients = 1 + static_cast<int>(rng() % 4);
   s.documents = 1 + static_cast<int>(rng() % 4);
   s.depth = static_cast<int>(rng() % 6);
@@ -94,6 +105,12 @@ inline int64_t admission_bound_steps(const PlannerOptions& o, int64_t reply_max)
   const int64_t generated = kGeneratedRowsMax - (o.slots - 1) * (1 + o.draft_rows);
   const int64_t least = std::min<int64_t>(o.prefill_rows / 2, generated);
   return (positions + least - 1) / least + o.slots + reply_max + 1;
+}
+
+// Until a sequence that was set aside runs again: the turns of others before it, each of them after
+// one admission (docs/scheduling.md).
+inline int64_t pause_bound_steps(int64_t wait_bound, const PlannerOptions& o, int clients) {
+  return 2 * (clients + o.slots + 1) * wait_bound;
 }
 
 // Runs the plans, and the same ones from their encoded form on a second device.
@@ -141,7 +158,9 @@ class Schedule {
         device_(setup_.planner.pool_blocks, setup_.rules, std::move(sabotage)),
         policy_(make_fixed_depth_policy(setup_.depth)),
         loop_(loop_options(), {device_, text_, *policy_, clock_, null_log(), board_}) {
-    out_.wait_bound = admission_bound_steps(setup_.planner, setup_.reply_max);
+    const int64_t longest = setup_.open_ended > 0 ? capacity_.positions_max() : setup_.reply_max;
+    out_.wait_bound = admission_bound_steps(setup_.planner, longest);
+    out_.pause_bound = pause_bound_steps(out_.wait_bound, setup_.planner, setup_.clients);
   }
 
   SimOutcome run() {
@@ -164,7 +183,9 @@ class Schedule {
     RequestId id = 0;
     std::vector<TokenId> prompt;
     int64_t most = 0;
-    bool ignore_eos = false;
+    bool background = false;
+    size_t got = 0;  // tokens and positions that it has been told of
+    int64_t still = 0;
   };
 
   LoopOptions loop_options() const {
@@ -189,11 +210,25 @@ class Schedule {
     out_.longest_wait = std::max(out_.longest_wait, still_);
     if (still_ > out_.wait_bound && out_.fault.empty())
       out_.fault = "something waits for " + std::to_string(still_) + " steps, more than the bound";
+    for (Asked& a : asked_) watch(a);
+  }
+
+  void watch(Asked& a) {
+    const auto [accepted, finished, got] = a.sink->so_far();
+    if (!accepted || finished || a.background) return;
+    a.still = got == a.got ? a.still + 1 : 0;
+    a.got = got;
+    out_.longest_pause = std::max(out_.longest_pause, a.still);
+    if (a.still > out_.pause_bound && out_.fault.empty())
+      out_.fault = "a reply stands still for " + std::to_string(a.still) + " steps";
   }
 
   int waiting() const {
     int n = 0;
-    for (const Asked& a : asked_) n += !a.sink->reply().accepted && a.sink->reply().finished == 0;
+    for (const Asked& a : asked_) {
+      const auto [accepted, finished, got] = a.sink->so_far();
+      n += !accepted && !finished;
+    }
     return n;
   }
   Request make_request() {
@@ -208,6 +243,7 @@ class Schedule {
     if (chance(6)) r.prompt.ids->at(rng_() % r.prompt.ids->size()) = kPoison;
     r.max_tokens = static_cast<int>(rng_() % static_cast<uint64_t>(setup_.reply_max + 1));
     if (chance(4)) r.max_tokens = 1 << 20;  // can't ever fit
+    if (chance(setup_.open_ended)) r.max_tokens.reset();
     r.background = chance(setup_.background);
     r.label =
         std::string(1, static_cast<char>('a' + rng_() % static_cast<uint64_t>(setup_.clients)));
@@ -223,6 +259,7 @@ class Schedule {
     Asked asked;
     asked.sink = std::make_shared<KeepingSink>();
     asked.prompt = *s.request.prompt.ids;
+    asked.background = s.request.background;
     s.ticket = book_.open(asked.sink, SIZE_MAX);
     asked.id = s.ticket->id();
     s.submitted_us = clock_.monotonic_us();

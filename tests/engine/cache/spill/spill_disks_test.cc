@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cerrno>
 #include <functional>
+#include <memory>
 
 #include "tests/engine/cache/spill/spill_fixture.h"
 
@@ -158,6 +159,45 @@ BOOST_AUTO_TEST_CASE(two_processes_on_one_folder) {
   World third = f.open();
   BOOST_TEST(third.log.warnings().empty());
   BOOST_TEST(third.stored.size() == 4u);
+}
+
+// The second process takes over when the first one is gone, by itself, and says so in one line.
+BOOST_AUTO_TEST_CASE(the_second_process_takes_over) {
+  for (const bool read_only_meanwhile : {false, true}) {
+    Fixture f;
+    auto first = std::make_unique<World>(f.files, f.clock, small_options(kRoot));
+    const Turn turn = f.conversations.turn(0, 600);
+    first->offer(turn);
+    World second = f.open();
+    const auto wait = [&](int64_t us) {
+      f.clock.advance_us(us);
+      for (int i = 0; i < 4; ++i) second.take();
+    };
+    for (int i = 0; i < 100; ++i) wait(kSpillLockEveryUs);
+    BOOST_TEST((second.tier->stats().state == SpillStats::State::kOff));
+    BOOST_TEST(second.log.warnings().size() == 1u);
+    first.reset();
+    wait(kSpillLockEveryUs / 2);
+    BOOST_TEST((second.tier->stats().state == SpillStats::State::kOff));
+    if (read_only_meanwhile) {  // it cannot take the lock at once either
+      f.files.set_hook([](int64_t, Op op, const std::string& path) {
+        return op == Op::kLock ? file_error(path, EROFS) : ok_status();
+      });
+      for (int i = 0; i < 10; ++i) wait(kSpillLockEveryUs);
+      BOOST_TEST((second.tier->stats().state == SpillStats::State::kOff));
+      f.files.set_hook(nullptr);
+    }
+    wait(kSpillLockEveryUs);
+    BOOST_TEST((second.tier->stats().state == SpillStats::State::kOn));
+    BOOST_TEST(second.log.said("on again"));
+    BOOST_TEST(second.log.warnings().size() == 1u);
+    BOOST_TEST(second.stored.size() == turn.size());
+    BOOST_TEST(second.read_all(f.conversations) == 0);
+    BOOST_TEST(second.missing == 0);
+    check_works(second, f.conversations);
+    World third = f.open();  // and it has the lock
+    BOOST_TEST(third.log.said("another process uses"));
+  }
 }
 
 }  // namespace
