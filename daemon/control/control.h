@@ -61,6 +61,7 @@ class Control {
 
   // One per row of the table.
   void run_status(const std::shared_ptr<http::Exchange>& exchange);
+  void run_metrics(const std::shared_ptr<http::Exchange>& exchange);
   void run_config(const std::shared_ptr<http::Exchange>& exchange);       // changes.cc
   void run_log_level(const std::shared_ptr<http::Exchange>& exchange);    // changes.cc
   void run_set_level(const std::shared_ptr<http::Exchange>& exchange);    // changes.cc

@@ -15,6 +15,7 @@ namespace tensorfold::control {
 inline constexpr int kSchemaVersion = 1;
 
 inline constexpr std::string_view kStatusPath = "/status";
+inline constexpr std::string_view kMetricsPath = "/metrics";
 inline constexpr std::string_view kConfigPath = "/config";
 inline constexpr std::string_view kLogLevelPath = "/log-level";
 inline constexpr std::string_view kReloadPath = "/reload";
