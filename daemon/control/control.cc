@@ -16,6 +16,7 @@ using http::Method;
 constexpr ControlRoute kRoutes[] = {
     // method, path, changes, run, summary
     {Method::kGet, kStatusPath, false, &Control::run_status, "the state of the service"},
+    {Method::kGet, kMetricsPath, false, &Control::run_metrics, "the API's GET /metrics"},
     {Method::kGet, kConfigPath, false, &Control::run_config, "the settings in use"},
     {Method::kGet, kLogLevelPath, false, &Control::run_log_level, "what is logged"},
     {Method::kPost, kLogLevelPath, true, &Control::run_set_level, "log more or less"},
@@ -117,6 +118,10 @@ Control::Control(const Parts& parts, Facts facts)
       clock_(parts.clock),
       log_(parts.log),
       facts_(std::move(facts)) {}
+
+void Control::run_metrics(const std::shared_ptr<http::Exchange>& exchange) {
+  api_.run_metrics(exchange);
+}
 
 std::optional<http::Response> Control::precheck(const http::Request& request) const {
   if (find_route(request) != nullptr) return std::nullopt;
