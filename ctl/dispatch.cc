@@ -1,10 +1,13 @@
 // Command line -> verb. Owns parsing of options; knows nothing of what verbs do.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <optional>
 #include <ostream>
 
+#include "ctl/remote/ssh.h"
 #include "ctl/verb.h"
 #include "daemon/control/protocol.h"
 
@@ -12,8 +15,10 @@ namespace tensorfold::ctl {
 namespace {
 
 void print_help(std::ostream& out) {
-  out << "usage: tfctl [--socket PATH | --instance NAME] [--timeout SECONDS] [--json] NOUN VERB "
-         "[ARGS]\n\n";
+  out << "usage: tfctl [--host HOST] [--socket PATH | --instance NAME] [--timeout SECONDS] "
+         "[--json] "
+         "NOUN VERB [ARGS]\n"
+         "--host HOST runs tfctl on another machine, over ssh\n\n";
   for (const Verb& verb : verb_table()) {
     out << "  ";
     if (!verb.noun.empty()) out << verb.noun << ' ';
@@ -145,11 +150,43 @@ int take_globals(std::span<const std::string> args, size_t& i, Invocation& call)
         call.timeout_ms = static_cast<int>(seconds * 1000);
       }
       ++i;
+    } else if (args[i] == "--host") {
+      return usage_error(*call.err, "--host HOST comes before every other option");
     } else {
       return usage_error(*call.err, "unknown option " + args[i]);
     }
   }
   return kExitOk;
+}
+
+// tfctl --host HOST ...: the same arguments for the tfctl of that machine. Its output is not read
+// here, and its exit status is this one's.
+int run_on_host(std::span<const std::string> args, std::ostream& out, std::ostream& err) {
+  if (args.size() < 2) return usage_error(err, "--host needs a host");
+  const std::string& host = args[1];
+  if (const Status status = remote::check_host(host); !status.ok()) {
+    return usage_error(err, status.message());
+  }
+  if (args.size() < 3) return usage_error(err, "no verb given");
+  std::vector<std::string> argv = {"tfctl"};
+  argv.insert(argv.end(), args.begin() + 2, args.end());
+  out << std::flush;
+  const bool terminal = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  const auto ended = remote::run_program(remote::ssh_command(host, argv, terminal));
+  if (!ended.ok()) {
+    err << "tfctl: ssh cannot be started: " << ended.status().message() << "\n";
+    return kExitFailed;
+  }
+  if (ended->exit_status == remote::kSshFailed) {
+    err << "tfctl: ssh to " << host << " failed: a login without a password must work ('ssh "
+        << host << " true')\n";
+    return kExitNotRunning;
+  }
+  if (ended->exit_status == remote::kNotFound) {
+    err << "tfctl: " << host << " has no tfctl: install the package there\n";
+    return kExitFailed;
+  }
+  return ended->exit_status;
 }
 
 }  // namespace
@@ -178,6 +215,7 @@ int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream&
     print_help(out);
     return kExitOk;
   }
+  if (!args.empty() && args[0] == "--host") return run_on_host(args, out, err);
   size_t i = 0;
   if (const int code = take_globals(args, i, call); code != kExitOk) return code;
   if (i == args.size()) return usage_error(err, "no verb given");

@@ -4,6 +4,7 @@
 #include <map>
 #include <ostream>
 
+#include "ctl/option_values.h"
 #include "ctl/verbs.h"
 #include "engine/base/json.h"
 #include "engine/cluster/collective.h"
@@ -203,18 +204,6 @@ Json report_json(const Checkpoint& model) {
                        {"vision_tensors", Json::integer(model.vision_tensors())},
                        {"missing", names_json(model.missing())},
                        {"unknown", names_json(model.unknown())}});
-}
-
-// A whole number of an option, or nothing after the complaint was written.
-bool whole_option(const Invocation& call, std::string_view name, int low, int high, int& value) {
-  if (!call.has(name)) return true;
-  const std::string text = call.get(name);
-  const bool digits =
-      !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == std::string::npos;
-  value = digits ? std::stoi(text) : low - 1;
-  if (value >= low && value <= high) return true;
-  *call.err << "tfctl: " << name << " must be a whole number in " << low << ".." << high << "\n";
-  return false;
 }
 
 }  // namespace

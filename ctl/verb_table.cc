@@ -20,6 +20,7 @@ constexpr Option kWatchOptions[] = {
     {"--count", "N", "looks, 0: no end (0)"},
     {"--json", "", "print the daemon's JSON, a line each time"},
 };
+constexpr Option kMetricsOptions[] = {{"--json", "", "print JSON"}};
 constexpr Option kReloadOptions[] = {
     {"--wait", "SECONDS", "then wait until it is ready"},
     {"--json", "", "print JSON"},
@@ -68,6 +69,35 @@ constexpr Option kDoctorOptions[] = {
     {"--fix-hints", "", "also print the commands that put things right"},
     {"--root", "DIR", "a recorded machine instead of this one"},
     {"--json", "", "print JSON"},
+};
+
+constexpr Option kModelFetchOptions[] = {
+    {"--repo", "R", "OWNER/NAME of another repository than the published model's"},
+    {"--revision", "V", "its branch, tag or commit (main)"},
+    {"--dir", "D", "where the files go (/var/lib/tensorfoldd/model)"},
+    {"--base-url", "U", "the server (https://huggingface.co)"},
+    {"--limit-rate", "N", "bytes per second of all together, such as 20M"},
+    {"--parallel", "N", "files at a time, 1 to 16 (4)"},
+    {"--token-file", "F", "an access token, in a file that only its owner may read"},
+    {"--ca-file", "F", "certificates of authorities, instead of the system's"},
+    {"--stall", "SECONDS", "a connection that brings nothing for so long is made anew (30)"},
+    {"--json", "", "print JSON"},
+};
+constexpr Option kModelVerifyOptions[] = {
+    {"--parallel", "N", "files at a time (one per core)"},
+    {"--record", "", "first write down what is there as what should be"},
+    {"--repo", "R", "compare with this repository instead of the folder's record"},
+    {"--published", "", "compare with the published model"},
+    {"--revision", "V", "of --repo: branch, tag or commit (main)"},
+    {"--base-url", "U", "the server (https://huggingface.co)"},
+    {"--token-file", "F", "an access token, in a file that only its owner may read"},
+    {"--ca-file", "F", "certificates of authorities, instead of the system's"},
+    {"--json", "", "print JSON"},
+};
+constexpr Option kModelSyncOptions[] = {
+    {"--dir", "D", "the folder here (/var/lib/tensorfoldd/model)"},
+    {"--to", "D", "the folder there (the same)"},
+    {"--limit-rate", "N", "bytes per second, such as 100M"},
 };
 
 constexpr Option kModelInspectOptions[] = {
@@ -149,6 +179,8 @@ constexpr Verb kVerbs[] = {
     {"", "status", "", "the state of the service", kStatusOptions, false, run_status},
     {"", "health", "", "whether a request would be answered", kHealthOptions, false, run_health},
     {"", "watch", "", "the state, again and again", kWatchOptions, false, run_watch},
+    {"", "metrics", "[NAME...]", "counters and times, as Prometheus reads them", kMetricsOptions,
+     false, run_metrics},
     {"", "reload", "", "read settings and API keys again", kReloadOptions, false, run_reload},
     {"", "drain", "", "refuse new requests, let the others finish", kDrainOptions, false,
      run_drain},
@@ -179,6 +211,12 @@ constexpr Verb kVerbs[] = {
      {},
      true,
      run_completion},
+    {"model", "fetch", "", "download the published model, or another repository",
+     kModelFetchOptions, true, run_model_fetch},
+    {"model", "verify", "DIR", "compare every file of a model folder with its hash",
+     kModelVerifyOptions, true, run_model_verify},
+    {"model", "sync", "HOST", "copy a model folder to another machine and verify it there",
+     kModelSyncOptions, true, run_model_sync},
     {"model", "inspect", "DIR", "what is in a model folder, per tensor and per rank",
      kModelInspectOptions, true, run_model_inspect},
     {"model", "prepare", "", "write each rank's image of a model", kModelPrepareOptions, true,

@@ -8,6 +8,7 @@ namespace tensorfold::ctl {
 int run_status(const Invocation& call);            // status_verb.cc
 int run_health(const Invocation& call);            // status_verb.cc
 int run_watch(const Invocation& call);             // watch_verb.cc
+int run_metrics(const Invocation& call);           // metrics_verb.cc
 int run_reload(const Invocation& call);            // service_verbs.cc
 int run_drain(const Invocation& call);             // service_verbs.cc
 int run_resume(const Invocation& call);            // service_verbs.cc
@@ -27,6 +28,10 @@ int run_completion(const Invocation& call);        // completion_verb.cc
 int run_model_inspect(const Invocation& call);     // model_verbs.cc
 int run_model_prepare(const Invocation& call);     // model_verbs.cc
 int run_model_dequantize(const Invocation& call);  // model_verbs.cc
+
+int run_model_fetch(const Invocation& call);   // model_files_verbs.cc
+int run_model_verify(const Invocation& call);  // model_files_verbs.cc
+int run_model_sync(const Invocation& call);    // model_files_verbs.cc
 
 int run_model_quantize(const Invocation& call);  // quantize_verb.cc
 int run_model_eval(const Invocation& call);      // eval_verb.cc
