@@ -103,6 +103,8 @@ Result<api::ApiOptions> api_options_of(const config::Config& config,
   defaults.min_p = config.sampling_min_p;
   defaults.thinking = config.text_thinking;
   TF_ASSIGN_OR_RETURN(defaults.efforts, api::EffortTable::parse(config.text_effort_table));
+  defaults.loop_guard = config.text_loop_guard;
+  defaults.schema_in_prompt = config.text_schema_in_prompt;
   out.cors_origins = config.http_cors;
   if (!config.http_keys_file.empty()) {
     auto keys = api::ApiKeys::load(config.http_keys_file);

@@ -73,6 +73,9 @@ struct Prompt {
   std::vector<ChatMessage> messages;
   std::vector<Json> tools;  // OpenAI function objects, in order
   ThinkingOptions thinking;
+  // The form that the reply must have, as the encoder writes it into the prompt: into the system
+  // message that has the tools. Does not constrain anything. None: nothing is written.
+  std::optional<Json> response_format;
   bool continue_final = false;  // the last message is an assistant's, and the reply goes on with it
   std::optional<RawPrompt> raw;             // when set, nothing above is used
   std::optional<std::vector<TokenId>> ids;  // when set, nothing above is used
@@ -118,6 +121,8 @@ struct Request {
   std::vector<TokenId> allowed_tokens;  // when not empty, no other token is sampled
   bool parallel_tool_calls = true;      // false: the reply ends after the first call
   std::shared_ptr<const grammar::ConstraintSpec> constraint;  // the reply's form; null: any
+  bool tool_calls_banned = false;       // the token that opens a call is never sampled
+  bool loop_guard = false;  // reasoning that goes round in circles is closed, an answer is cut
   std::string cache_salt;
   std::string label;        // who asked, for logs and metrics
   int64_t deadline_us = 0;  // monotonic; 0 is none
@@ -148,6 +153,7 @@ struct ReplyStats {
   int rounds = 0, drafted = 0, accepted = 0;
   std::vector<std::string> annotations;  // parts of the asked-for form that do not constrain
 };
+  bool loop_closed_thinking = false, loop_ended = false;  // what loop_guard did
 
 // The end token that closes a reply is not part of it: it's in no on_tokens, count or token_sha
 // (with ignore_eos it's a token like any other). kToolCalls is only known to the engine when it
@@ -267,6 +273,8 @@ struct EngineStats {
   int drafts_paused = 0;            // running sequences for which it is off now
   uint64_t steps_total = 0;         // moves while the engine makes progress (watchdog)
   double prefill_seconds_total = 0, decode_seconds_total = 0;
+  uint64_t loops_closed_total = 0;  // replies whose reasoning went round in circles and was closed
+  uint64_t loops_ended_total = 0;   // replies that did so outside of reasoning and were cut
   double decode_tokens_per_second = 0;  // over the last seconds
   double prefill_tokens_per_second = 0;
 };

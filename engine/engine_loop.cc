@@ -218,6 +218,8 @@ void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
   stats.accepted = static_cast<int>(run.drafting.acceptance.accepted());
   stats.annotations = std::move(run.submission.annotations);
   if (!status.ok() && status.code() == StatusCode::kInternal)
+  stats.loop_closed_thinking = run.reply.loop_closed_thinking();
+  stats.loop_ended = run.reply.loop_ended();
     parts_.log.warning("request " + std::to_string(run.submission.ticket->id()) +
                        " failed: " + status.message());
   const auto ticket = run.submission.ticket;

@@ -94,6 +94,7 @@ class EngineLoop {
   void fail_sample(Run& run, const SampledTokens& result);
   void learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
+  void note_loop(const Run& run, bool ended);
   void finish(Run& run, const Status& status, FinishReason reason);
   void count_step(const StepPlan& plan, int64_t tokens, int64_t step_us);
   void publish_gauges();

@@ -62,6 +62,7 @@ void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const Sampled
   if (run.submission.mask) {
     for (const TokenId id : tokens) run.mask_state = run.submission.mask->next(run.mask_state, id);
   }
+  if (commit.loop) note_loop(run, !commit.force);
   if (commit.force) {
     tokens.push_back(*commit.force);
     note_forced(run, *commit.force);
@@ -76,6 +77,19 @@ void EngineLoop::note_forced(Run& run, TokenId id) {
   if (!run.submission.mask) return;
   const MaskState after = run.submission.mask->next(run.mask_state, id);
   if (after != kMaskDead) run.mask_state = after;
+}
+
+void EngineLoop::note_loop(const Run& run, bool ended) {
+  (ended ? parts_.board.loops_ended : parts_.board.loops_closed)
+      .fetch_add(1, std::memory_order_relaxed);
+  const std::string id = std::to_string(run.submission.ticket->id());
+  parts_.log.write(LogLevel::kNotice,
+                   "request " + id + " goes round in circles after " +
+                       std::to_string(run.reply.completion_tokens()) +
+                       " tokens: " + (ended ? "it is ended" : "its thinking is closed"),
+                   {{"TF_EVENT", "reply_loop"},
+                    {"TF_REQUEST", id},
+                    {"TF_ACTION", ended ? "ended" : "closed_thinking"}});
 }
 
 // A row failed. Tokens of the rows before it count: without drafts they had come in steps of their

@@ -18,6 +18,7 @@ ReplyState::ReplyState(const Request& request, bool starts_in_reasoning, int64_t
       budget_(starts_in_reasoning && text.think_end() >= 0 ? request.prompt.thinking.budget
                                                            : std::nullopt),
       in_reasoning_(starts_in_reasoning) {
+  if (request.loop_guard) loop_.emplace();
   if (request.stop.empty() && !one_call_) return;
   OutputOptions options;
   options.starts_in_reasoning = starts_in_reasoning;
@@ -30,8 +31,10 @@ bool ReplyState::budget_reached() const {
 }
 
 int32_t ReplyState::drafts_allowed() const {
-  if (!in_reasoning_ || !budget_) return kDraftRowsMax;
-  return std::clamp(*budget_ - reasoning_tokens_ - 1, 0, kDraftRowsMax);
+  int32_t allowed = kDraftRowsMax;
+  if (in_reasoning_ && budget_) allowed = std::min(allowed, *budget_ - reasoning_tokens_ - 1);
+  if (loop_) allowed = std::min(allowed, loop_->tokens_to_decision() - 1);
+  return std::max(allowed, 0);
 }
 
 ReplyState::Commit ReplyState::take(std::span<const TokenId> tokens) {
@@ -45,11 +48,13 @@ ReplyState::Commit ReplyState::take(std::span<const TokenId> tokens) {
     ++commit.kept;
     if (add(id, commit)) break;
     TF_CHECK_MSG(!budget_reached() || commit.kept == tokens.size(), "drafts went past the budget");
+    TF_CHECK_MSG(!looped_ || commit.kept == tokens.size(), "drafts went past a loop's window");
   }
   if (!commit.ended && static_cast<int64_t>(ids_.size()) >= reply_tokens_) {
     commit.ended = true;
     commit.reason = FinishReason::kLength;
   }
+  if (!commit.ended && looped_) leave_loop(commit);
   if (!commit.ended && budget_reached()) {
     commit.force = text_.think_end();
     add(*commit.force, commit);
@@ -61,11 +66,29 @@ ReplyState::Commit ReplyState::take(std::span<const TokenId> tokens) {
   return commit;
 }
 
+// Reasoning is closed, so that an answer follows; a reply past that is cut.
+void ReplyState::leave_loop(Commit& commit) {
+  commit.loop = true;
+  looped_ = false;
+  if (in_reasoning_ && text_.think_end() >= 0) {
+    loop_closed_thinking_ = true;
+    commit.force = text_.think_end();
+    add(*commit.force, commit);
+    return;
+  }
+  loop_ended_ = true;
+  commit.ended = true;
+  commit.reason = FinishReason::kLength;
+}
+
 bool ReplyState::add(TokenId id, Commit& commit) {
   ids_.push_back(id);
+  if (loop_) looped_ = loop_->add(id);
   if (in_reasoning_) {
     if (id == text_.think_end()) {
       in_reasoning_ = false;
+      looped_ = false;
+      if (loop_) loop_->restart();  // the answer may say again what the reasoning said
     } else {
       ++reasoning_tokens_;
     }

@@ -117,6 +117,8 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   s.drafted_total = drafted.load(kRelaxed);
   s.accepted_total = accepted.load(kRelaxed);
   s.draft_pauses_total = draft_pauses.load(kRelaxed);
+  s.loops_closed_total = loops_closed.load(kRelaxed);
+  s.loops_ended_total = loops_ended.load(kRelaxed);
   s.drafts_paused = drafts_paused.load(kRelaxed);
   s.steps_total = steps.load(kRelaxed);
   s.prefill_seconds_total = static_cast<double>(prefill_us.load(kRelaxed)) / kSecondUs;

@@ -70,3 +70,4 @@ struct StatsBoard {
 };
 
 }  // namespace tensorfold
+  std::atomic<uint64_t> loops_closed{0}, loops_ended{0};

@@ -14,6 +14,10 @@ namespace {
 // Workers wake at least this often to see a shutdown.
 constexpr int64_t kWorkerWaitUs = 200'000;
 
+// A bias under which no token is ever sampled beside any other: finite, as the step plan asks, and
+// far outside of what logits, a client's bias and penalties add up to.
+constexpr float kBannedBias = -1e30F;
+
 Status in_range(double value, double low, double high, const char* param) {
   if (std::isfinite(value) && value >= low && value <= high) return ok_status();
   return invalid_argument(std::string(param) + " must be a number from " + std::to_string(low) +
@@ -32,9 +36,10 @@ Status check_sampling(const SamplingParams& s, int vocab) {
   TF_RETURN_IF_ERROR(in_range(s.repetition_penalty, 1e-3, kPenaltyMax, "repetition_penalty"));
   if (s.top_k < 0) return invalid_argument("top_k must not be negative", "top_k");
   if (s.choice_index < 0) return invalid_argument("the choice index must not be negative", "n");
-  if (s.logit_bias.size() > static_cast<size_t>(kLogitBiasMax))
-    return invalid_argument(
-        "logit_bias has more than " + std::to_string(kLogitBiasMax) + " entries", "logit_bias");
+  constexpr int kClientMax = kLogitBiasMax - 1;  // one is kept for a ban of calls
+  if (s.logit_bias.size() > static_cast<size_t>(kClientMax))
+    return invalid_argument("logit_bias has more than " + std::to_string(kClientMax) + " entries",
+                            "logit_bias");
   for (const auto& [token, bias] : s.logit_bias) {
     if (token < 0 || token >= vocab || !std::isfinite(bias))
       return invalid_argument("logit_bias: " + std::to_string(token) +
@@ -188,6 +193,8 @@ Status SubmitPipeline::fill_in(Submission& submission) const {
         submission.price,
         price_request(capacity_, static_cast<int64_t>(submission.prompt.ids.size()),
                       request.max_tokens, request.prompt.ids || request.prompt.raw));
+    if (request.tool_calls_banned && text_->call_token() >= 0)
+      submission.request.sampling.logit_bias.emplace_back(text_->call_token(), kBannedBias);
     if (!request.allowed_tokens.empty())
       submission.mask = make_allow_list(vocab_, request.allowed_tokens);
     if (request.constraint) TF_RETURN_IF_ERROR(constrain(submission));

@@ -20,6 +20,8 @@ class TokenizerCodec final : public TextCodec {
       if (const auto id = tokenizer_->id_of(text)) ends_.push_back(*id);
     }
     think_end_ = tokenizer_->id_of(kThinkCloseText).value_or(-1);
+    call_token_ = tokenizer_->id_of(kDsmlText).value_or(-1);
+    user_token_ = tokenizer_->id_of(kUserText).value_or(-1);
   }
 
   int vocab_size() const override { return tokenizer_->vocab_size(); }
@@ -27,7 +29,9 @@ class TokenizerCodec final : public TextCodec {
   Result<PromptIds> encode(const Prompt& prompt) const override {
     TF_ASSIGN_OR_RETURN(TokenizedPrompt t,
                         tokenize_prompt(prompt, *tokenizer_, PromptFormat::kV41, allow_control_));
-    return PromptIds{std::move(t.ids), t.ends_in_reasoning};
+    PromptIds out{std::move(t.ids), t.ends_in_reasoning};
+    if (!prompt.ids && !prompt.raw) out.head_tokens = head_of(out.ids);
+    return out;
   }
 
   std::unique_ptr<OutputStream> output_stream(const OutputOptions& options) const override {
@@ -43,6 +47,7 @@ class TokenizerCodec final : public TextCodec {
   }
 
   TokenId think_end() const override { return think_end_; }
+  TokenId call_token() const override { return call_token_; }
 
   Result<std::shared_ptr<const grammar::VocabImage>> vocab_image(
       int32_t mask_tokens) const override {
@@ -50,10 +55,16 @@ class TokenizerCodec final : public TextCodec {
   }
 
  private:
+  // System text and tools end where the first message of a user begins.
+  int64_t head_of(const std::vector<TokenId>& ids) const {
+    const auto at = std::find(ids.begin(), ids.end(), user_token_);
+    return at == ids.end() ? 0 : at - ids.begin();
+  }
+
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const bool allow_control_;
   std::vector<TokenId> ends_;
-  TokenId think_end_ = -1;
+  TokenId think_end_ = -1, call_token_ = -1, user_token_ = -1;
 };
 
 }  // namespace

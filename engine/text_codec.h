@@ -18,6 +18,7 @@ namespace tensorfold {
 struct PromptIds {
   std::vector<TokenId> ids;
   bool starts_in_reasoning = false;  // the prompt ends with <think>
+  int64_t head_tokens = 0;           // what comes before the first message of a user; 0: unknown
 };
 
 class TextCodec {
@@ -29,7 +30,8 @@ class TextCodec {
   virtual std::string token_text(TokenId id) const = 0;
   // The end-of-sentence token, or the header of another turn: the reply is over before it.
   virtual bool ends_reply(TokenId id) const = 0;
-  virtual TokenId think_end() const = 0;  // </think>, or -1
+  virtual TokenId think_end() const = 0;             // </think>, or -1
+  virtual TokenId call_token() const { return -1; }  // part of every tag of a call, or -1
   // The vocabulary as token masks of `mask_tokens` bits need it; made by each call.
   virtual Result<std::shared_ptr<const grammar::VocabImage>> vocab_image(int32_t mask_tokens) const;
 };

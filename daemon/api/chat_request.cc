@@ -53,6 +53,8 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
     call.form.tools.clear();
   }
   TF_RETURN_IF_ERROR(settle_limits(call));
+  TF_ASSIGN_OR_RETURN(request.prompt.response_format,
+                      form_for_prompt(call.form, call.schema_in_prompt, defaults.schema_in_prompt));
   TF_ASSIGN_OR_RETURN(
       request.constraint,
       settle_constraint(std::move(call.form), request.parallel_tool_calls, request.ignore_eos));
@@ -109,6 +111,7 @@ ChatCall call_with(const ChatDefaults& defaults) {
   call.request.sampling.top_p = defaults.top_p;
   call.request.sampling.top_k = defaults.top_k;
   call.request.sampling.min_p = defaults.min_p;
+  call.request.loop_guard = defaults.loop_guard;
   return call;
 }
 
@@ -135,6 +138,7 @@ ReplyOrder order_of(ChatCall call, Dialect dialect) {
                   [](const ChatMessage& message) { return !message.tool_calls.empty(); });
   order.parse_calls = call.tools_given || earlier_calls;
   order.hide_calls = call.tool_choice == ToolChoice::kNone || !call.tools_given;
+  call.request.tool_calls_banned = order.parse_calls && order.hide_calls;
   order.prefill_only = call.prefill_only;
   order.prompts.push_back(std::move(call.request));
   return order;

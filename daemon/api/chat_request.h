@@ -36,6 +36,8 @@ struct ChatDefaults {
   int top_k = 0;
   double min_p = 0;
   bool thinking = false;
+  bool loop_guard = false;
+  bool schema_in_prompt = false;
   EffortTable efforts;
 };
 
@@ -61,6 +63,7 @@ struct ChatCall {
   ToolChoice tool_choice = ToolChoice::kAuto;
   ThinkingWishes thinking;
   ConstraintWishes form;
+  std::optional<bool> schema_in_prompt;
   std::optional<int64_t> max_tokens, max_completion_tokens;
   int top_logprobs = -1;
   bool stream_options_given = false;

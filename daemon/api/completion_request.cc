@@ -109,6 +109,7 @@ constexpr ChatField kFields[] = {
     kRepetitionPenaltyRow,
     kLogitBiasRow,
     {"logprobs", kUsed, read_logprobs, "of every reply token, with 0..20 alternatives"},
+    kLoopGuardRow,
     kDraftRow,
     kPriorityRow,
     kIgnoreEosRow,

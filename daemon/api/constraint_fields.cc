@@ -36,11 +36,13 @@ Status set_schema(const Json& value, const std::string& path, bool strict,
   spec.strict = strict;
   if (value.is_string()) {
     TF_ASSIGN_OR_RETURN(spec.text, read_form_text(value, path));
-    const Result<Json> parsed = parse_json(spec.text);
+    Result<Json> parsed = parse_json(spec.text);
     if (!parsed.ok())
       return invalid_argument(path + " is not JSON: " + parsed.status().message(), path);
+    wishes.shown = std::move(parsed).value();
   } else if (value.is_object() || value.is_bool()) {
     spec.text = dump_json_compact(value);
+    wishes.shown = value;
   } else {
     return wrong_kind(path, "a JSON schema", value);
   }
@@ -79,6 +81,7 @@ Status set_object(const std::string& path, ConstraintWishes& wishes) {
   ConstraintSpec spec;
   spec.kind = ConstraintKind::kJsonObject;
   spec.param = path;
+  wishes.shown = Json::object({{"type", Json::string("json_object")}});
   return set_content(std::move(spec), wishes);
 }
 
@@ -256,6 +259,16 @@ Status read_forced_choice(const Json& value, ConstraintWishes& wishes) {
   return invalid_argument(
       "tool_choice must be none, auto, required, or an object that names a function",
       "tool_choice");
+}
+
+Result<std::optional<Json>> form_for_prompt(const ConstraintWishes& wishes,
+                                            std::optional<bool> asked, bool by_default) {
+  if (!asked.value_or(by_default)) return std::optional<Json>();
+  if (asked && !wishes.shown) {
+    return invalid_argument("schema_in_prompt: there is no JSON form to write into the prompt",
+                            "schema_in_prompt");
+  }
+  return wishes.shown;
 }
 
 Result<std::shared_ptr<const grammar::ConstraintSpec>> settle_constraint(ConstraintWishes wishes,

@@ -21,6 +21,7 @@ inline constexpr size_t kFormTextBytesMax = size_t{4} << 20;  // a schema, patte
 // What the request said about the reply's form, before it is settled.
 struct ConstraintWishes {
   std::optional<grammar::ConstraintSpec> content;  // its form, whatever field asked for it
+  std::optional<Json> shown;                       // that form as the prompt may state it
   bool text = false;                               // response_format {"type": "text"}
   std::optional<bool> any_whitespace;              // false: compact
   std::vector<grammar::ToolSpec> tools;
@@ -35,6 +36,11 @@ Status read_structured_outputs(const Json& value, ConstraintWishes& wishes);
 Status read_guided(const std::string& field, const Json& value, ConstraintWishes& wishes);
 // "required", {"type": "function", ...}, {"type": "allowed_tools", ...}; "auto" is nothing to say.
 Status read_forced_choice(const Json& value, ConstraintWishes& wishes);
+
+// The form that is written into the prompt, if it is one that the model's encoder can write: a JSON
+// schema or any object. `asked`: schema_in_prompt; asking for it with another form is an error.
+Result<std::optional<Json>> form_for_prompt(const ConstraintWishes& wishes,
+                                            std::optional<bool> asked, bool by_default);
 
 // Once every field was read: the constraint of the request, null when the reply is free.
 // `parallel`: more than one call may come. `ends_freely`: the reply has no end of its own

@@ -48,6 +48,14 @@ inline constexpr ChatField kChatTemplateKwargsRow = {
 inline constexpr ChatField kParallelToolCallsRow = {"parallel_tool_calls", FieldUse::kUsed,
                                                     read_parallel_calls,
                                                     "false: at most one call; default true"};
+inline constexpr ChatField kLoopGuardRow = {
+    "loop_guard", FieldUse::kUsed, read_loop_guard,
+    "true: thinking that goes round in circles is closed, an answer is cut; default "
+    "text.loop_guard"};
+inline constexpr ChatField kSchemaInPromptRow = {
+    "schema_in_prompt", FieldUse::kUsed, read_schema_in_prompt,
+    "true: the JSON form asked for is also written into the prompt; default "
+    "text.schema_in_prompt"};
 inline constexpr ChatField kDraftRow = {
     "draft", FieldUse::kUsed, read_draft,
     "false: no speculation, the text is the same; default true"};

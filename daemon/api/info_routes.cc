@@ -24,6 +24,8 @@ void put_totals(JsonOut& json, const EngineStats& stats) {
   json.key("rounds_total").number(stats.rounds_total);
   json.key("drafted_total").number(stats.drafted_total);
   json.key("accepted_total").number(stats.accepted_total);
+  json.key("loops_closed_total").number(stats.loops_closed_total);
+  json.key("loops_ended_total").number(stats.loops_ended_total);
   json.key("context_length").number(stats.context);
   json.key("streams").open_object().key("decoding").number(stats.slots_busy - stats.prefilling);
   json.key("prefilling").number(stats.prefilling).key("max").number(stats.slots_total);

@@ -67,6 +67,12 @@ void put_stats(JsonOut& json, const ReplyStats& stats, const std::vector<TokenId
     for (const TokenId id : *ids) json.number(id);
     json.close_list();
   }
+  if (stats.loop_closed_thinking || stats.loop_ended) {
+    json.key("loop_guard").open_list();
+    if (stats.loop_closed_thinking) json.string("closed_thinking");
+    if (stats.loop_ended) json.string("ended");
+    json.close_list();
+  }
   if (!stats.annotations.empty()) {
     json.key("annotations").open_list();
     for (const std::string& s : stats.annotations) json.string(utf8_lossy(s));

@@ -160,6 +160,8 @@ constexpr ChatField kFields[] = {
     kTopKRow,
     kMinPRow,
     kSeedRow,
+    kSchemaInPromptRow,
+    kLoopGuardRow,
     kDraftRow,
     kPriorityRow,
     kCacheSaltRow,
@@ -197,6 +199,8 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
     call.form.tools.clear();
   }
   TF_RETURN_IF_ERROR(settle_limits(call));
+  TF_ASSIGN_OR_RETURN(call.request.prompt.response_format,
+                      form_for_prompt(call.form, call.schema_in_prompt, defaults.schema_in_prompt));
   TF_ASSIGN_OR_RETURN(
       call.request.constraint,
       settle_constraint(std::move(call.form), call.request.parallel_tool_calls, false));

@@ -204,6 +204,16 @@ Status read_draft(const Json& value, const Defaults&, ChatCall& call) {
   return ok_status();
 }
 
+Status read_loop_guard(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.request.loop_guard, read_bool(value, "loop_guard"));
+  return ok_status();
+}
+
+Status read_schema_in_prompt(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(call.schema_in_prompt, read_bool(value, "schema_in_prompt"));
+  return ok_status();
+}
+
 Status read_ignore_eos(const Json& value, const Defaults&, ChatCall& call) {
   TF_ASSIGN_OR_RETURN(call.request.ignore_eos, read_bool(value, "ignore_eos"));
   return ok_status();

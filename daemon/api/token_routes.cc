@@ -65,6 +65,8 @@ constexpr ChatField kTokenizeFields[] = {
     {"thinking", kUsed, read_thinking, "{type: enabled or disabled}"},
     kEnableThinkingRow,
     kChatTemplateKwargsRow,
+    kResponseFormatRow,
+    kSchemaInPromptRow,
     {"add_generation_prompt", kUsed, read_header, "true"},
     {"continue_final_message", kUsed, read_continue,
      "true: the last message, an assistant's, is open"},
@@ -103,6 +105,9 @@ Result<std::string> tokenize(const Engine& engine, const ReplySettings& settings
     prompt.raw->add_bos = call.add_bos;
   } else {
     TF_RETURN_IF_ERROR(check_last_message(prompt.messages, prompt.continue_final));
+    TF_ASSIGN_OR_RETURN(
+        prompt.response_format,
+        form_for_prompt(call.form, call.schema_in_prompt, settings.defaults.schema_in_prompt));
     call.request.prompt = std::move(prompt);
     settle_thinking(settings.defaults, call);
     prompt = std::move(call.request.prompt);

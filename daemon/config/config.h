@@ -25,7 +25,8 @@ struct Config {
   int64_t cache_pool_tokens = 0, cache_snapshot_mib = 0, cache_spill_gib = 0;
   std::string cache_spill_dir;
   bool cache_reuse_replies = false;
-  bool text_thinking = false, text_allow_control_tokens = false;
+  bool text_thinking = false, text_loop_guard = false, text_schema_in_prompt = false,
+       text_allow_control_tokens = false;
   std::string text_effort_table;
   double sampling_temperature = 0, sampling_top_p = 0, sampling_min_p = 0;
   int64_t sampling_top_k = 0;

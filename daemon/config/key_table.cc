@@ -67,6 +67,10 @@ constexpr Key kKeys[] = {
      "Whether requests that say nothing about thinking think."},
     {"text.effort_table", &C::text_effort_table, "\"deepseek\"", 0, 0, "", kReload,
      "Named efforts: deepseek, tiers, or a list such as \"low=30 medium=60 high=80 max=100\"."},
+    {"text.loop_guard", &C::text_loop_guard, "false", 0, 0, "", kReload,
+     "Whether thinking that goes round in circles is closed, and an answer that does is cut."},
+    {"text.schema_in_prompt", &C::text_schema_in_prompt, "false", 0, 0, "", kReload,
+     "Whether a JSON form that a request asks for is also written into its prompt."},
     {"text.allow_control_tokens", &C::text_allow_control_tokens, "false", 0, 0, "", kRestart,
      "Whether control tokens written out in a message act as such."},
 

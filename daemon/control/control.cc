@@ -103,6 +103,8 @@ void put_totals(api::JsonOut& json, const EngineStats& stats) {
   json.key("accepted").number(stats.accepted_total);
   json.key("draft_pauses").number(stats.draft_pauses_total).key("steps").number(stats.steps_total);
   json.key("prefill_seconds").number(stats.prefill_seconds_total);
+  json.key("loops_closed").number(stats.loops_closed_total);
+  json.key("loops_ended").number(stats.loops_ended_total);
   json.key("decode_seconds").number(stats.decode_seconds_total).close_object();
 }
 

@@ -20,6 +20,9 @@ constexpr Event kEvents[] = {
     {"spill_on", "5c7d0e0e7a9b4f0fb8d1c3a2e4f59682"},
     {"spill_damaged", "d6a1f93b20754ad9a3f4b88c1e7c5d20"},
     {"drafts_paused", "b7350bc6b9334bee80820082d564d4a1"},
+    {"reply_loop", "9a2f4c0d7be64e0c8d35b1a6f2e07c94"},
+    {"group_formed", "3d0c8f5a7e1b4c6f9a52b8d4e6c10f73"},
+    {"group_lost", "c8e4a1f60b7d4f4e8d29a73e5b91d6a2"},
     {"request_done", "79fc9c22b32149810aa1ea8d277885c3"},
 };
 

@@ -55,9 +55,10 @@ struct EncodedPrompt {
 Result<EncodedPrompt> encode_messages(std::span<const PromptMessage> messages,
                                       const PromptOptions& options);
 
-// The serving form. Tools go to the first system message (an empty one is put first when there is
-// none); a missing content is empty; images are refused with the reason unsupported_content and
-// the param messages[i].content[j] until the vision part exists, unless `allow_images`.
+// The serving form. Tools and the response's format go to the first system message (an empty one is
+// put first when there is none); a missing content is empty; images are refused with the reason
+// unsupported_content and the param messages[i].content[j] until the vision part exists, unless
+// `allow_images`.
 Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
                                     bool allow_control_tokens, bool allow_images = false);
 
@@ -65,7 +66,8 @@ Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
 Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
                                      const std::vector<Json>& tools,
                                      const ThinkingOptions& thinking, PromptFormat format,
-                                     bool allow_control_tokens);
+                                     bool allow_control_tokens,
+                                     std::optional<Json> response_format = std::nullopt);
 
 // The serving form down to ids (prompt.ids, when set, are checked against the vocabulary and
 // returned). With allow_control_tokens, control text inside messages becomes control tokens.

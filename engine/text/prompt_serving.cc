@@ -103,7 +103,7 @@ Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
     messages.back().open_reasoning = starts_in_reasoning(prompt);
   }
   Result<EncodedPrompt> out = encode_serving(std::move(messages), prompt.tools, prompt.thinking,
-                                             format, allow_control_tokens);
+                                             format, allow_control_tokens, prompt.response_format);
   if (out.ok() && prompt.continue_final) out->ends_in_reasoning = starts_in_reasoning(prompt);
   return out;
 }
@@ -111,8 +111,9 @@ Result<EncodedPrompt> encode_prompt(const Prompt& prompt, PromptFormat format,
 Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
                                      const std::vector<Json>& tools,
                                      const ThinkingOptions& thinking, PromptFormat format,
-                                     bool allow_control_tokens) {
-  if (!tools.empty()) {
+                                     bool allow_control_tokens,
+                                     std::optional<Json> response_format) {
+  if (!tools.empty() || response_format) {
     auto system = std::find_if(messages.begin(), messages.end(),
                                [](const PromptMessage& m) { return m.role == "system"; });
     if (system == messages.end()) {
@@ -122,6 +123,7 @@ Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
       system = messages.insert(messages.begin(), std::move(empty));
     }
     system->tools = tools;
+    system->response_format = std::move(response_format);
   }
   PromptOptions options;
   options.format = format;

@@ -390,7 +390,7 @@ EngineStats FakeEngine::stats() const {
   out.slots_total = options_.slots;
   out.slots_busy = busy_;
   out.waiting = waiting_;
-  out.context = kFakeContext;
+  out.context = options_.context > 0 ? options_.context : kFakeContext;
   out.pool_tokens_total = kFakeContext * options_.slots;
   return out;
 }

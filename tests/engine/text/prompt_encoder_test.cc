@@ -3,6 +3,7 @@
 #include "engine/text/prompt_encoder.h"
 
 #include <boost/test/unit_test.hpp>
+#include <fstream>
 #include <string>
 
 #include "engine/text/image_grid.h"
@@ -62,6 +63,43 @@ BOOST_AUTO_TEST_CASE(tools_without_a_system_message_get_an_empty_one_in_front) {
   prompt.messages = {message(Role::kUser, "Hi"), message(Role::kSystem, "late"),
                      message(Role::kUser, "again")};
   BOOST_TEST(text_of(prompt).starts_with(kBos + "<｜User｜>Hi<｜System｜>late\n\n## Tools"));
+}
+
+// The recorded prompts of the reference's own cases that state a response's format.
+BOOST_AUTO_TEST_CASE(the_form_of_the_reply_is_written_as_the_reference_does) {
+  std::ifstream file(TF_TEST_DATA "/encoding_cases.json", std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const auto cases = parse_json(bytes);
+  BOOST_REQUIRE(cases.ok());
+  int compared = 0;
+  for (const Json& one : cases->find("cases")->as_array()) {
+    const Json::Array& messages = one.find("messages")->as_array();
+    const Json* form = messages.empty() ? nullptr : messages[0].find("response_format");
+    if (form == nullptr || messages[0].find("role")->as_string() != "system") continue;
+    Prompt prompt;
+    prompt.response_format = *form;
+    prompt.thinking.enabled = one.find("options")->find("thinking_mode")->as_string() == "thinking";
+    for (const Json& m : messages) {
+      const bool system = m.find("role")->as_string() == "system";
+      prompt.messages.push_back(
+          message(system ? Role::kSystem : Role::kUser, m.find("content")->as_string()));
+    }
+    if (const Json* tools = one.find("tools"); tools->is_array()) {
+      for (const Json& tool : tools->as_array()) prompt.tools.push_back(*tool.find("function"));
+    }
+    BOOST_TEST(text_of(prompt) == one.find("expected_prompt")->as_string());
+    ++compared;
+  }
+  BOOST_TEST(compared >= 2);
+  // Without a system message an empty one is put in front, as for tools.
+  Prompt prompt;
+  prompt.messages = {message(Role::kUser, "q")};
+  prompt.response_format = *parse_json(R"({"type":"object"})");
+  BOOST_TEST(text_of(prompt) ==
+             kBos +
+                 "<｜System｜>\n\n## Response Format:\n\nYou MUST strictly adhere to the "
+                 "following schema to reply:\n{\"type\": \"object\"}"
+                 "<｜User｜>q<｜Assistant｜></think>");
 }
 
 BOOST_AUTO_TEST_CASE(missing_contents_are_empty_and_lists_are_joined) {
