@@ -31,7 +31,8 @@ def upgrade(checks: Checks) -> None:
     machine = checks.machine
     checks.settings(OURS)
     checks.restart()
-    pid, stream = main_pid(machine), checks.stream(25)
+    checks.measure()
+    pid, stream = main_pid(machine), checks.stream(15)
     done = machine.run("apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold", NEXT)
     checks.that(done.returncode == 0 and "Unpacking tensorfoldd" in done.stdout,
                 f"the upgrade: {done.stdout[-1500:]}")

@@ -1,5 +1,6 @@
 """What the checks ask a machine about its tensorfoldd: systemd, the journal, the API, tfctl."""
 
+import collections
 import dataclasses
 import json
 import pathlib
@@ -19,12 +20,16 @@ LATE_SECONDS = 600  # the same where a reply has to end on a busy machine
 
 
 def show(machine: Machine, unit: str = UNIT) -> dict[str, str]:
-    text = machine.run("systemctl", "show", unit).stdout
-    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    """systemd's facts of a unit; what it leaves out is empty."""
+    out: dict[str, str] = collections.defaultdict(str)
+    for line in machine.run("systemctl", "show", unit).stdout.splitlines():
+        key, _, value = line.partition("=")
+        out[key] = value
+    return out
 
 
 def main_pid(machine: Machine, unit: str = UNIT) -> int:
-    return int(show(machine, unit)["MainPID"])
+    return int(show(machine, unit)["MainPID"] or "0")
 
 
 def wait_for(what: typing.Callable[[], bool], seconds: float = WAIT_SECONDS) -> bool:
