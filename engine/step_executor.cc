@@ -14,6 +14,11 @@ Status bad_plan(const StepPlan& plan, SlotId slot, const std::string& what) {
                         ": " + what);
 }
 
+// Rows that stand on drafts: all with logits but the first.
+size_t drafts_of(const Slice& slice) {
+  return static_cast<size_t>(std::max(0, slice.logits_rows - 1));
+}
+
 }  // namespace
 
 StepExecutor::StepExecutor(Model& model, StepAgreement* agreement)
@@ -104,7 +109,8 @@ Status StepExecutor::take_tokens(const StepPlan& plan) {
         return bad_plan(plan, slice.slot,
                         "token " + std::to_string(id) + " is not in the vocabulary");
     }
-    slot.history.write(slice.first_position, ids);
+    // Given drafts are not known to follow: only the rows before them become history.
+    slot.history.write(slice.first_position, ids.first(rows - drafts_of(slice)));
   }
   return ok_status();
 }
@@ -127,7 +133,14 @@ Status StepExecutor::verify_rows(const StepPlan& plan, std::vector<SampledTokens
     if (at->position != slot.history.size())
       return bad_plan(plan, slice.slot, "samples a position that does not follow the known ids");
     std::span<const int32_t> drafts;
-    if (rows > 1) drafts = std::span<const int32_t>(device_tokens_[i]).last(rows - 1);
+    if (rows > 1) {
+      const auto offset = static_cast<size_t>(slice.token_offset);
+      const auto ids =
+          slice.source == TokenSource::kDevice
+              ? std::span<const int32_t>(device_tokens_[i])
+              : std::span(plan.tokens).subspan(offset, static_cast<size_t>(slice.rows));
+      drafts = ids.last(rows - 1);
+    }
     std::span<const uint32_t> masks;
     if (at->mask_slot >= 0) {
       const auto words = static_cast<size_t>(plan.mask_words);

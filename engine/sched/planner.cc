@@ -170,10 +170,14 @@ StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const Slo
   plan.commands = std::move(commands_.commands);
   plan.notes = std::move(commands_.notes);
   commands_ = {};
+  held_.clear();
+  for (const DraftChoice& c : choices) {
+    if (c.held) held_.push_back(c.slot);
+  }
   for (SlotId slot = 0; slot < options_.slots; ++slot) {
     if (!sequences_[static_cast<size_t>(slot)].open) continue;
     TF_CHECK_MSG(at(slot).planned_rows == 0, "the last plan was not committed");
-    if (!generating(slot)) continue;
+    if (!generating(slot) || held(slot)) continue;
     const auto choice = std::find_if(choices.begin(), choices.end(),
                                      [&](const DraftChoice& c) { return c.slot == slot; });
     add_generated(slot, choice == choices.end() ? DraftChoice{} : *choice, plan);
@@ -194,11 +198,15 @@ StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const Slo
   return plan;
 }
 
+bool Planner::held(SlotId slot) const {
+  return std::find(held_.begin(), held_.end(), slot) != held_.end();
+}
+
 void Planner::fill(StepPlan& plan) {
   std::vector<FillDemand> demands;
   for (SlotId slot = 0; slot < options_.slots; ++slot) {
     const Sequence& s = sequences_[static_cast<size_t>(slot)];
-    if (!s.open || generating(slot)) continue;
+    if (!s.open || generating(slot) || held(slot)) continue;
     FillDemand d;
     d.slot = slot;
     d.request = s.spec.request;
@@ -233,7 +241,15 @@ void Planner::add_generated(SlotId slot, const DraftChoice& choice, StepPlan& pl
   slice.first_position = s.computed;
   slice.row_class = RowClass::kGenerated;
   int32_t verify_rows = 1;
-  if (s.on_device) {
+  if (s.on_device && !choice.given.empty()) {
+    const auto most = std::min<int64_t>(options_.draft_rows, left - 1);
+    verify_rows += static_cast<int32_t>(std::min<int64_t>(std::ssize(choice.given), most));
+    slice.rows = 1;
+    give_tokens(s, slice, plan);  // the last known one
+    slice.rows = verify_rows;
+    plan.tokens.insert(plan.tokens.end(), choice.given.begin(),
+                       choice.given.begin() + (verify_rows - 1));
+  } else if (s.on_device) {
     const auto most = static_cast<int32_t>(std::min<int64_t>(s.drafts, left - 1));
     verify_rows += std::clamp(choice.verify, 0, most);
     slice.rows = verify_rows;

@@ -6,14 +6,14 @@
 // that are put in), or close(). A plan must be committed before the next one is made.
 //
 // Policy (docs/scheduling.md has the bounds). Every sequence that generates takes part in every
-// step with 1 + k rows. Beside them up to `prefill_rows` rows of prompts, so the gap between two
-// tokens of a reply stays within the time of one chunk; engine/sched/fill_shares.h deals them out.
-// Whose turn in the queue it is says engine/sched/fair_queue.h; what waits for memory holds back
-// those behind it. A foreground sequence that finds no room takes that of background ones: they
-// are set aside, wait at the head of their line and go on where they were, their reply's tokens
-// fed again as generated rows. One set aside kSetAsideMax times, or admitted by right, stays. A
-// sequence has blocks for what is known of it and for some of its reply, and gets more as it grows
-// (engine/sched/pool_growth.cc).
+// step with 1 + k rows, unless the caller holds it back for want of its mask. Beside them up to
+// `prefill_rows` rows of prompts, so the gap between two tokens of a reply stays within the time of
+// one chunk; engine/sched/fill_shares.h deals them out. Whose turn in the queue it is says
+// engine/sched/fair_queue.h; what waits for memory holds back those behind it. A foreground
+// sequence that finds no room takes that of background ones: they are set aside, wait at the head
+// of their line and go on where they were, their reply's tokens fed again as generated rows. One
+// set aside kSetAsideMax times, or admitted by right, stays. A sequence has blocks for what is
+// known of it and for some of its reply, and gets more as it grows (engine/sched/pool_growth.cc).
 #pragma once
 
 #include <array>
@@ -60,11 +60,14 @@ struct SetAside {
   SlotId slot = 0;  // that it had
 };
 
-// What the caller wants of a generating sequence in the next step; without one: no drafts.
+// What the caller wants of a sequence in the next step; without one: no drafts.
 struct DraftChoice {
   SlotId slot = 0;
   int32_t verify = 0;   // drafts of the last step to verify, cut to what there is and may follow
   int32_t propose = 0;  // drafts to propose behind this step
+  bool held = false;    // it takes no part in this step
+  // Drafts to verify instead of those that the last step left; at most draft_rows count.
+  std::vector<int32_t> given = {};
 };
 
 class Planner {
@@ -148,6 +151,7 @@ class Planner {
   void set_aside(SlotId slot);
   Admitted open(SequenceSpec spec, bool stays);
   int64_t blocks_held(const Sequence& s) const;
+  bool held(SlotId slot) const;
   void add_generated(SlotId slot, const DraftChoice& choice, StepPlan& plan);
   void fill(StepPlan& plan);
   void add_chunk(SlotId slot, int64_t rows, StepPlan& plan);
@@ -164,7 +168,8 @@ class Planner {
   FairQueue queue_;
   FillShares shares_;
   std::vector<SetAside> set_aside_;
-  CacheCommands commands_;  // for the next plan
+  std::vector<SlotId> held_;  // in the plan that is being made
+  CacheCommands commands_;    // for the next plan
   uint64_t next_step_ = 1;
 };
 
