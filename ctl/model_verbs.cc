@@ -1,9 +1,13 @@
 // tfctl model inspect | prepare | dequantize: offline work on model folders.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
 #include <ostream>
 
+#include "ctl/model/disk_room.h"
+#include "ctl/model/progress.h"
 #include "ctl/option_values.h"
 #include "ctl/verbs.h"
 #include "engine/base/json.h"
@@ -206,6 +210,12 @@ Json report_json(const Checkpoint& model) {
                        {"unknown", names_json(model.unknown())}});
 }
 
+int64_t needed_bytes(const std::vector<ImageNeed>& needs, int rank) {
+  const auto it = std::find_if(needs.begin(), needs.end(),
+                               [&](const ImageNeed& need) { return need.rank == rank; });
+  return it == needs.end() ? 0 : it->bytes;
+}
+
 }  // namespace
 
 int run_model_inspect(const Invocation& call) {
@@ -244,9 +254,36 @@ int run_model_prepare(const Invocation& call) {
       !whole_option(call, "--rank", 0, options.world_size - 1, options.rank)) {
     return kExitUsage;
   }
-  const auto progress = [&](std::string_view line) { *call.out << line << "\n"; };
-  const Status status = prepare_images(options, progress);
-  return status.ok() ? kExitOk : fail(call, status);
+  const auto needs = images_needed(options);
+  if (!needs.ok()) return fail(call, needs.status());
+  int64_t missing = 0, total = 0;
+  for (const ImageNeed& need : *needs) {
+    if (need.there) continue;
+    total += need.bytes;
+    missing += need.bytes - need.part_bytes;
+  }
+  if (const Status room = models::check_room(options.out_path, missing); !room.ok()) {
+    return fail(call, room);
+  }
+  models::Progress progress(*call.err, system_clock(), isatty(STDERR_FILENO) == 1, "writing");
+  int64_t before = 0;  // bytes of the images that are done
+  int done = 0, last_rank = -1;
+  if (missing > 0) progress.start(total, total - missing, static_cast<int>(needs->size()));
+  PrepareEvents events;
+  events.line = [&](std::string_view line) { *call.out << line << "\n" << std::flush; };
+  events.moved = [&](int rank, int64_t bytes) {
+    if (rank != last_rank && last_rank >= 0) {
+      before += needed_bytes(*needs, last_rank);
+      ++done;
+    }
+    last_rank = rank;
+    progress.look(before + bytes, done);
+  };
+  const Status status = prepare_images(options, events);
+  if (!status.ok()) return fail(call, status);
+  progress.look(total, static_cast<int>(needs->size()));
+  progress.end();
+  return kExitOk;
 }
 
 }  // namespace tensorfold::ctl

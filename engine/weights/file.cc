@@ -83,7 +83,7 @@ AtomicFile::AtomicFile(std::string path, std::string temporary, int fd)
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (!keep_) ::unlink(temporary_.c_str());
 }
 
 Result<std::unique_ptr<AtomicFile>> AtomicFile::create(const std::string& path) {
@@ -91,6 +91,18 @@ Result<std::unique_ptr<AtomicFile>> AtomicFile::create(const std::string& path) 
   const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return io_error(temporary, errno);
   return std::unique_ptr<AtomicFile>(new AtomicFile(path, std::move(temporary), fd));
+}
+
+Result<std::unique_ptr<AtomicFile>> AtomicFile::go_on(const std::string& path,
+                                                      const std::string& temporary,
+                                                      int64_t position) {
+  const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return io_error(temporary, errno);
+  auto file = std::unique_ptr<AtomicFile>(new AtomicFile(path, temporary, fd));
+  file->keep_ = true;
+  file->position_ = position;
+  if (::ftruncate(fd, position) != 0) return io_error(temporary, errno);
+  return file;
 }
 
 Status AtomicFile::append(std::span<const std::byte> bytes) {
@@ -116,6 +128,10 @@ Status AtomicFile::write_at(int64_t offset, std::span<const std::byte> bytes) {
   const IoOutcome done = tensorfold::write_at(fd_, offset, bytes);
   if (done.error != 0) return io_error(temporary_, done.error);
   return ok_status();
+}
+
+Status AtomicFile::sync() {
+  return ::fdatasync(fd_) == 0 ? ok_status() : io_error(temporary_ + ": fdatasync", errno);
 }
 
 Status AtomicFile::commit() {

@@ -46,6 +46,10 @@ Result<std::string> read_text_file(const std::string& path, int64_t bytes_max);
 class AtomicFile {
  public:
   static Result<std::unique_ptr<AtomicFile>> create(const std::string& path);
+  // The same over a temporary file with that name, which may be there from before, is kept without
+  // commit() and is gone on with at `position`.
+  static Result<std::unique_ptr<AtomicFile>> go_on(const std::string& path,
+                                                   const std::string& temporary, int64_t position);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
@@ -55,6 +59,7 @@ class AtomicFile {
   Status append(std::string_view text);
   Status pad_to(int64_t multiple);                                    // with zeros
   Status write_at(int64_t offset, std::span<const std::byte> bytes);  // position() stays
+  Status sync();                                                      // what was written is safe
   Status commit();
 
  private:
@@ -62,6 +67,7 @@ class AtomicFile {
   const std::string path_, temporary_;
   int fd_;
   int64_t position_ = 0;
+  bool keep_ = false;  // the temporary file
 };
 
 class Sha256 {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/base/status.h"
 
@@ -35,9 +36,23 @@ struct PrepareOptions {
 // "rank-0-of-2.tfimage"
 std::string image_file_name(int rank, int world_size);
 
-// Writes the image of one or every rank into out_path (made when it does not exist). `progress`
-// (may be empty) gets one line per image.
-Status prepare_images(const PrepareOptions& options,
-                      const std::function<void(std::string_view)>& progress);
+// What writing would take: an image that is there and of the same model needs nothing.
+struct ImageNeed {
+  int rank = 0;
+  std::string path;
+  bool there = false;
+  int64_t bytes = 0;       // of the image, without its directory
+  int64_t part_bytes = 0;  // of it already on disk, from a run that was ended
+};
+Result<std::vector<ImageNeed>> images_needed(const PrepareOptions& options);
+
+struct PrepareEvents {
+  std::function<void(std::string_view line)> line;  // one per image, and what is gone on with
+  std::function<void(int rank, int64_t done_bytes)> moved;  // of ImageNeed::bytes
+};
+
+// Writes the image of one or every rank into out_path (made when it does not exist); one that is
+// there stays, one that was begun is gone on with.
+Status prepare_images(const PrepareOptions& options, const PrepareEvents& events);
 
 }  // namespace tensorfold
