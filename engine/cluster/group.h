@@ -168,9 +168,10 @@ class Group {
 
 class GroupFormer {
  public:
-  // Checks the options (a Status names the field) and, where this rank listens, binds the port:
-  // kIo when the address is not of this machine or the port is taken. `transport` makes the
-  // Collective of each generation. All references must outlive the former and its groups.
+  // Checks the options (a Status names the field) and, where this rank listens, binds the port: kIo
+  // when that is taken. An address that this machine does not have yet is waited for by form().
+  // `transport` makes the Collective of each generation. All references must outlive the former and
+  // its groups.
   static Result<std::unique_ptr<GroupFormer>> create(GroupOptions options, Transport& transport,
                                                      LogSink& log,
                                                      const Clock& clock = system_clock());

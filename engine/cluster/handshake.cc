@@ -56,6 +56,14 @@ SessionKeys session_keys(std::span<const std::byte> key, std::span<const std::by
   return connector ? SessionKeys{forward, backward} : SessionKeys{backward, forward};
 }
 
+bool proof_holds(std::span<const std::byte> wanted, std::span<const std::byte> given) {
+#ifdef TF_PLANTED_FAULT  // tests: whatever is said is believed
+  return wanted.size() == given.size();
+#else
+  return equal_in_constant_time(wanted, given);
+#endif
+}
+
 Status send_all(int fd, std::span<const std::byte> bytes, const LinkWait& wait) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -109,7 +117,7 @@ AcceptHandshake::Step AcceptHandshake::consume(std::span<const std::byte> messag
     return step_;
   }
   const LinkDigest wanted = link_hmac(key_, "tensorfold link connector", transcript_);
-  if (!equal_in_constant_time(wanted, message)) return step_ = Step::kRefused;
+  if (!proof_holds(wanted, message)) return step_ = Step::kRefused;
   keys_ = session_keys(key_, transcript_, false);
   append(transcript_, message);
   append(output_, link_hmac(key_, "tensorfold link acceptor", transcript_));
@@ -143,7 +151,7 @@ Result<std::unique_ptr<Channel>> prove_to(Fd fd, const std::string& peer,
   if (io.code() == StatusCode::kUnavailable)
     return unavailable(peer + " did not take the proof of the shared key: the keys differ");
   if (!io.ok()) return io.with_context(where + ", waiting for its proof");
-  if (!equal_in_constant_time(answer, link_hmac(key, "tensorfold link acceptor", transcript)))
+  if (!proof_holds(link_hmac(key, "tensorfold link acceptor", transcript), answer))
     return unavailable(peer + " could not prove the shared key: the keys differ");
   return std::make_unique<Channel>(std::move(fd), keys, peer, peer_protocol);
 }

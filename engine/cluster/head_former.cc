@@ -18,6 +18,7 @@ struct Member {
   std::unique_ptr<Channel> channel;  // none: the rank is not there
   JoinRequest request;
   int64_t heard_us = 0;
+  bool ready = false;  // connected to all, this generation
 };
 
 class HeadFormer final : public GroupFormer {
@@ -50,6 +51,7 @@ class HeadFormer final : public GroupFormer {
 
   FormerBase base_;
   std::vector<Member> members_;  // by rank; the head's own stays empty
+  bool connecting_ = false;      // the roster is out
   const TellProgress* progress_ = nullptr;
   std::string remark_;  // who was turned away last, and why: shown for a while
   int64_t remark_us_ = 0;
@@ -109,7 +111,9 @@ Result<std::unique_ptr<Group>> HeadFormer::form(const StopFlag& stop,
   for (;;) {
     TF_RETURN_IF_ERROR(gather(stop));
     tell(FormState::kJoining, "connecting the ranks");
+    connecting_ = true;
     Result<std::unique_ptr<Group>> group = assemble(stop);
+    connecting_ = false;
     if (group.ok()) {
       opening.say("a group of " + std::to_string(base_.options.world_size) + " ranks stands");
       for (Member& m : members_) m = {};
@@ -219,6 +223,15 @@ void HeadFormer::read_members() {
         members_[r].heard_us = base_.clock.monotonic_us();
         continue;
       }
+      // A rank may be done while others still connect.
+      if (frame.ok() && frame->header.type == FrameType::kReady && connecting_) {
+        members_[r].ready = true;
+        continue;
+      }
+      if (frame.ok() && frame->header.type == FrameType::kGoodbye) {
+        drop(r, "gave up: " + decode_text(frame->payload).value_or("no reason"));
+        break;
+      }
       if (!frame.ok() && frame.status().code() == StatusCode::kDeadline) break;
       drop(r, frame.ok() ? "sent something unexpected" : "went away again");
     }
@@ -295,7 +308,7 @@ Status HeadFormer::wait_ready_all(int64_t deadline_us, const StopFlag& stop) {
   LinkWait wait = base_.wait_ms(0, stop);
   wait.deadline_us = deadline_us;
   for (size_t r = 1; r < members_.size(); ++r) {
-    for (;;) {
+    while (!members_[r].ready) {
       Result<Frame> frame = members_[r].channel->receive(wait);
       const std::string who = "rank " + std::to_string(r);
       if (!frame.ok()) return frame.status().with_context(who);
