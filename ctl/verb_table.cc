@@ -9,7 +9,7 @@ namespace tensorfold::ctl {
 namespace {
 
 constexpr Option kVersionOptions[] = {{"--json", "", "print JSON"}};
-constexpr Option kStatusOptions[] = {{"--json", "", "print the daemon's JSON (docs/http-api.md)"}};
+constexpr Option kStatusOptions[] = {{"--json", "", "print the daemon's JSON (docs/api.md)"}};
 constexpr Option kHealthOptions[] = {
     {"--wait", "SECONDS", "wait until it is ready"},
     {"--json", "", "print JSON"},

@@ -35,6 +35,7 @@ struct Route {
   Dialect dialect;        // of errors, and of the reply
   void (Api::*run)(const std::shared_ptr<http::Exchange>& exchange);
   std::string_view summary;
+  std::string_view answer;                           // JSON Schema of a 200's body; empty: text
   ReadBody read = nullptr;                           // of routes that make a reply
   std::span<const ChatField> (*fields)() = nullptr;  // of routes with a JSON body
   bool json_body() const { return method == http::Method::kPost; }

@@ -2,7 +2,7 @@
 //
 // Pure: no sockets, no engine, no clock; runs on the loop or on a worker. A field that is not
 // known, or known and not supported, is a 400 that names it; fields that cannot change the answer
-// are ignored (the table is in chat_fields.cc, in words in docs/http-api.md).
+// are ignored (the table is in chat_fields.cc, in words in docs/api.md).
 #pragma once
 
 #include <cstddef>
@@ -86,13 +86,16 @@ struct ChatCall {
 
 Result<ChatCall> parse_chat(std::string_view body, const ChatDefaults& defaults);
 
-// One top-level field: what happens to it. Tests and docs derive from the table.
+// One top-level field: what happens to it. Tests, docs and /openapi.json derive from the table.
 enum class FieldUse : unsigned char { kUsed, kIgnored, kRefused };
+inline constexpr std::string_view kNeeded = "(needed)";  // a fallback: there is none
 struct ChatField {
   std::string_view name;
   FieldUse use;
   Status (*read)(const Json& value, const ChatDefaults& defaults, ChatCall& call);  // kUsed
   std::string_view note;
+  std::string_view fallback = {};  // kUsed: what an absent one stands for
+  std::string_view schema = {};    // kUsed: JSON Schema of its values; null is always taken, too
 };
 std::span<const ChatField> chat_fields();
 

@@ -4,6 +4,7 @@
 #include "daemon/api/bodies.h"
 #include "daemon/api/completion_writer.h"
 #include "daemon/api/field_rows.h"
+#include "daemon/api/field_schemas.h"
 #include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
 
@@ -85,19 +86,23 @@ constexpr auto kRefused = FieldUse::kRefused;
 
 // clang-format off
 constexpr ChatField kFields[] = {
-    {"prompt", kUsed, read_prompt, "a text, a list of token ids, or a list of these; no template"},
+    {"prompt", kUsed, read_prompt,
+     "a text, a list of token ids, or a list of these; no template",
+     kNeeded, R"({"type":["string","array"]})"},
     kModelRow,
-    {"suffix", kUsed, read_suffix, "the reply is what belongs between prompt and suffix"},
-    {"echo", kUsed, read_echo, "true: the prompt stands before the text; default false"},
+    {"suffix", kUsed, read_suffix,
+     "the reply is what belongs between prompt and suffix", "none", kString},
+    {"echo", kUsed, read_echo, "true: the prompt stands before the text", "false", kBoolean},
     {"add_special_tokens", kUsed, read_add_special,
-     "true: the begin token in front; default false"},
-    {"n", kUsed, read_n, "choices of each prompt, up to 16; default 1"},
-    {"best_of", kUsed, read_best_of, "1"},
+     "true: the begin token in front", "false", kBoolean},
+    {"n", kUsed, read_n,
+     "choices of each prompt, up to 16", "1", R"({"type":"integer","minimum":1,"maximum":16})"},
+    {"best_of", kUsed, read_best_of, "no other value is taken", "1", R"({"const":1})"},
     kStreamRow,
     kStreamOptionsRow,
     kReturnProgressRow,
     {"max_tokens", kUsed, read_max_tokens,
-     "reply tokens; default up to the context; 0 computes the prompt alone"},
+     "reply tokens; 0 computes the prompt alone", "up to the context", kReplyTokens},
     kTemperatureRow,
     kTopPRow,
     kTopKRow,
@@ -108,7 +113,9 @@ constexpr ChatField kFields[] = {
     kFrequencyPenaltyRow,
     kRepetitionPenaltyRow,
     kLogitBiasRow,
-    {"logprobs", kUsed, read_logprobs, "of every reply token, with 0..20 alternatives"},
+    {"logprobs", kUsed, read_logprobs,
+     "of every reply token, with 0..20 alternatives",
+     "none", R"({"type":"integer","minimum":0,"maximum":20})"},
     kLoopGuardRow,
     kDraftRow,
     kPriorityRow,

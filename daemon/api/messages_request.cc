@@ -4,6 +4,7 @@
 
 #include "daemon/api/bodies.h"
 #include "daemon/api/field_rows.h"
+#include "daemon/api/field_schemas.h"
 #include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
 #include "daemon/api/messages_blocks.h"
@@ -107,25 +108,35 @@ constexpr auto kRefused = FieldUse::kRefused;
 // clang-format off
 constexpr ChatField kFields[] = {
     {"messages", kUsed, read_list,
-     "turns of text, thinking, tool_use and tool_result; a final assistant turn is gone on with"},
-    {"system", kUsed, read_system, "a text or a list of text blocks"},
+     "turns of text, thinking, tool_use and tool_result; a final assistant turn is gone on with",
+     kNeeded, kTurns},
+    {"system", kUsed, read_system,
+     "a text or a list of text blocks", "none", R"({"type":["string","array"]})"},
     kModelRow,
     {"max_tokens", kUsed, read_max_tokens,
-     "reply tokens, thinking included; default up to the context; 0 computes the prompt alone"},
-    {"stop_sequences", kUsed, read_stop_sequences, "up to 16; the stop text is not returned"},
+     "reply tokens, thinking included; 0 computes the prompt alone",
+     "up to the context", kReplyTokens},
+    {"stop_sequences", kUsed, read_stop_sequences,
+     "up to 16; the stop text is not returned", "none", kStops},
     kStreamRow,
     kTemperatureRow,
     kTopPRow,
     kTopKRow,
     {"thinking", kUsed, read_thinking_type,
-     "{type: enabled, disabled or adaptive}, budget_tokens; absent is disabled"},
-    {"output_config", kUsed, read_output_config, "effort, and format {type: json_schema, schema}"},
-    {"output_format", kUsed, read_output_format, "{type: json_schema, schema}"},
-    {"tools", kUsed, read_messages_tools, "custom tools; the form of calls is enforced"},
+     "{type: enabled, disabled or adaptive}, budget_tokens",
+     "disabled", kThinkingTypes},
+    {"output_config", kUsed, read_output_config,
+     "effort, and format {type: json_schema, schema}", "none", R"({"type":"object"})"},
+    {"output_format", kUsed, read_output_format,
+     "{type: json_schema, schema}", "none", R"({"type":"object"})"},
+    {"tools", kUsed, read_messages_tools,
+     "custom tools; the form of calls is enforced",
+     "none", R"({"type":"array","items":{"type":"object"}})"},
     {"tool_choice", kUsed, read_messages_choice,
-     "auto, any, tool or none; disable_parallel_tool_use"},
-    {"context_management", kUsed, read_context_management, "an edit that keeps all thinking"},
-    {"mcp_servers", kUsed, read_servers, "[]"},
+     "auto, any, tool or none; disable_parallel_tool_use", "auto", R"({"type":"object"})"},
+    {"context_management", kUsed, read_context_management,
+     "an edit that keeps all thinking", "none", R"({"type":"object"})"},
+    {"mcp_servers", kUsed, read_servers, "no other value is taken", "[]", R"({"const":[]})"},
     kMinPRow,
     kSeedRow,
     kPresencePenaltyRow,

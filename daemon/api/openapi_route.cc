@@ -11,20 +11,62 @@ std::string operation_id(const Route& route) {
   return out;
 }
 
+constexpr std::string_view kError =
+    R"({"type":"object","required":["error"],"properties":{"error":{"type":"object",)"
+    R"("required":["message","type","param","code"],"properties":{"message":{"type":"string"},)"
+    R"("type":{"enum":["invalid_request_error","rate_limit_error","server_error"]}}}}})";
+constexpr std::string_view kMessagesError =
+    R"({"type":"object","required":["type","error"],"properties":{"type":{"const":"error"},)"
+    R"("error":{"type":"object","required":["type","message"]}}})";
+
+void put_field(JsonOut& json, const ChatField& field) {
+  json.key(field.name).open_object().key("description");
+  if (field.use == FieldUse::kIgnored) {
+    json.string("ignored: " + std::string(field.note)).close_object();
+    return;
+  }
+  json.string(std::string(field.note) + "; default: " + std::string(field.fallback));
+  if (field.fallback == kNeeded) {
+    json.key("allOf").open_list().raw(field.schema).close_list();
+  } else {
+    json.key("anyOf").open_list().raw(field.schema).raw(R"({"type":"null"})").close_list();
+  }
+  json.close_object();
+}
+
 void put_body(JsonOut& json, const Route& route) {
   json.key("requestBody").open_object().key("required").boolean(true);
   json.key("content").open_object().key("application/json").open_object();
   json.key("schema").open_object().key("type").string("object");
   json.key("additionalProperties").boolean(false).key("properties").open_object();
   for (const ChatField& field : route.fields()) {
-    if (field.use == FieldUse::kRefused) continue;
-    json.key(field.name).open_object();
-    json.key("description")
-        .string(field.use == FieldUse::kIgnored ? "ignored: " + std::string(field.note)
-                                                : std::string(field.note));
-    json.close_object();
+    if (field.use != FieldUse::kRefused) put_field(json, field);
   }
-  json.close_object().close_object().close_object().close_object().close_object();
+  json.close_object().key("required").open_list();
+  for (const ChatField& field : route.fields()) {
+    if (field.fallback == kNeeded) json.string(field.name);
+  }
+  json.close_list().close_object().close_object().close_object().close_object();
+}
+
+// What comes back: the answer (of a reply also as events), and any other status with an error.
+void put_responses(JsonOut& json, const Route& route) {
+  json.key("responses").open_object();
+  json.key("200").open_object().key("description").string("the answer");
+  json.key("content").open_object();
+  if (route.answer.empty()) {
+    json.key("text/plain").open_object().close_object();
+  } else {
+    json.key("application/json").open_object().key("schema").raw(route.answer).close_object();
+    if (route.read != nullptr) json.key("text/event-stream").open_object().close_object();
+  }
+  json.close_object().close_object();
+  const std::string_view error = route.open                            ? route.answer
+                                 : route.dialect == Dialect::kMessages ? kMessagesError
+                                                                       : kError;
+  json.key("default").open_object().key("description").string("an error");
+  json.key("content").open_object().key("application/json").open_object();
+  json.key("schema").raw(error).close_object().close_object().close_object().close_object();
 }
 
 void put_operation(JsonOut& json, const Route& route) {
@@ -45,10 +87,8 @@ void put_operation(JsonOut& json, const Route& route) {
     json.open_object().close_object();  // no keys may be configured
   }
   json.close_list();
-  json.key("responses").open_object();
-  json.key("200").open_object().key("description").string("the answer").close_object();
-  json.key("default").open_object().key("description").string("an error").close_object();
-  json.close_object().close_object();
+  put_responses(json, route);
+  json.close_object();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "daemon/api/bodies.h"
 #include "daemon/api/field_rows.h"
+#include "daemon/api/field_schemas.h"
 #include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
 #include "daemon/api/responses_items.h"
@@ -135,28 +136,43 @@ constexpr auto kRefused = FieldUse::kRefused;
 // clang-format off
 constexpr ChatField kFields[] = {
     {"input", kUsed, read_input,
-     "a text, or items: messages, function_call, function_call_output, reasoning"},
+     "a text, or items: messages, function_call, function_call_output, reasoning",
+     "needed, but for previous_response_id", R"({"type":["string","array"]})"},
     kModelRow,
-    {"instructions", kUsed, read_instructions, "a system message in front, of this request alone"},
-    {"previous_response_id", kUsed, read_previous, "goes on with a stored conversation"},
-    {"store", kUsed, read_store, "true: kept in memory (1,024 responses, 256 MiB)"},
-    {"metadata", kUsed, read_metadata, "up to 16 labels, given back"},
+    {"instructions", kUsed, read_instructions,
+     "a system message in front, of this request alone", "none", kString},
+    {"previous_response_id", kUsed, read_previous,
+     "goes on with a stored conversation", "none", kString},
+    {"store", kUsed, read_store,
+     "true: kept in memory (1,024 responses, 256 MiB)", "true", kBoolean},
+    {"metadata", kUsed, read_metadata,
+     "up to 16 labels, given back", "none", R"({"type":"object","maxProperties":16})"},
     kStreamRow,
-    {"stream_options", kUsed, read_stream_hints, "include_obfuscation, which changes nothing"},
+    {"stream_options", kUsed, read_stream_hints,
+     "include_obfuscation, which changes nothing", "none", R"({"type":"object"})"},
     {"max_output_tokens", kUsed, read_output_tokens,
-     "reply tokens, reasoning included; default up to the context"},
+     "reply tokens, reasoning included", "up to the context", kSomeTokens},
     kTemperatureRow,
     kTopPRow,
-    {"reasoning", kUsed, read_reasoning, "effort: none, a name, or 1..100; turns thinking on"},
-    {"text", kUsed, read_text, "format: text, json_object or json_schema; verbosity: medium"},
-    {"tools", kUsed, read_responses_tools, "functions; the form of calls is enforced"},
+    {"reasoning", kUsed, read_reasoning,
+     "effort: none, a name, or 1..100; turns thinking on", "see Thinking", R"({"type":"object"})"},
+    {"text", kUsed, read_text,
+     "format: text, json_object or json_schema; verbosity: medium", "text", R"({"type":"object"})"},
+    {"tools", kUsed, read_responses_tools,
+     "functions; the form of calls is enforced",
+     "none", R"({"type":"array","items":{"type":"object"}})"},
     {"tool_choice", kUsed, read_responses_choice,
-     "auto, required, a function, allowed_tools, or none"},
+     "auto, required, a function, allowed_tools, or none",
+     "auto", R"({"type":["string","object"]})"},
     kParallelToolCallsRow,
-    {"top_logprobs", kUsed, read_top_logprobs, "0"},
-    {"truncation", kUsed, read_truncation, "disabled: what is too long is an error"},
-    {"background", kUsed, read_background, "false"},
-    {"include", kUsed, read_include, "reasoning.encrypted_content, which changes nothing"},
+    {"top_logprobs", kUsed, read_top_logprobs, "no other value is taken", "0", R"({"const":0})"},
+    {"truncation", kUsed, read_truncation,
+     "no other value is taken", "disabled", R"({"const":"disabled"})"},
+    {"background", kUsed, read_background,
+     "no other value is taken", "false", R"({"const":false})"},
+    {"include", kUsed, read_include,
+     "reasoning.encrypted_content, which changes nothing",
+     "none", R"({"type":"array","items":{"const":"reasoning.encrypted_content"}})"},
     kTopKRow,
     kMinPRow,
     kSeedRow,
@@ -191,7 +207,7 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
   if (call.instructions) {
     ChatMessage message;
     message.role = Role::kSystem;
-    message.content.push_back({ContentPart::Kind::kText, *call.instructions, {}});
+    message.content.push_back({ContentPart::Kind::kString, *call.instructions, {}});
     messages.insert(messages.begin(), std::move(message));
   }
   if (call.tool_choice == ToolChoice::kNone) {

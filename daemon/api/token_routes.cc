@@ -4,6 +4,7 @@
 #include "daemon/api/bodies.h"
 #include "daemon/api/errors.h"
 #include "daemon/api/field_rows.h"
+#include "daemon/api/field_schemas.h"
 #include "daemon/api/fields.h"
 #include "daemon/api/json_read.h"
 #include "engine/base/utf8.h"
@@ -54,25 +55,32 @@ constexpr auto kUsed = FieldUse::kUsed;
 
 // clang-format off
 constexpr ChatField kTokenizeFields[] = {
-    {"prompt", kUsed, read_text, "a text; control tokens written out in it count as such"},
-    {"messages", kUsed, read_messages, "or a conversation, as in a chat request"},
+    {"prompt", kUsed, read_text,
+     "a text; control tokens written out in it count as such", "this or messages is needed", kString},
+    {"messages", kUsed, read_messages,
+     "or a conversation, as in a chat request", "this or prompt is needed", kChatMessages},
     kModelRow,
-    {"add_special_tokens", kUsed, read_add_special, "the begin token before a text; true"},
-    {"return_token_strs", kUsed, read_strs, "also the text of each token"},
-    {"tools", kUsed, read_tools, "functions"},
-    {"tool_choice", kUsed, read_tool_choice, "none takes the tools out"},
+    {"add_special_tokens", kUsed, read_add_special,
+     "the begin token before a text; true", "true", kBoolean},
+    {"return_token_strs", kUsed, read_strs, "also the text of each token", "false", kBoolean},
+    {"tools", kUsed, read_tools,
+     "functions", "none", R"({"type":"array","items":{"type":"object"}})"},
+    {"tool_choice", kUsed, read_tool_choice,
+     "none takes the tools out", "auto", R"({"type":["string","object"]})"},
     kReasoningEffortRow,
-    {"thinking", kUsed, read_thinking, "{type: enabled or disabled}"},
+    {"thinking", kUsed, read_thinking,
+     "{type: enabled or disabled}", "see Thinking", R"({"type":["object","boolean"]})"},
     kEnableThinkingRow,
     kChatTemplateKwargsRow,
     kResponseFormatRow,
     kSchemaInPromptRow,
-    {"add_generation_prompt", kUsed, read_header, "true"},
+    {"add_generation_prompt", kUsed, read_header,
+     "no other value is taken", "true", R"({"const":true})"},
     {"continue_final_message", kUsed, read_continue,
-     "true: the last message, an assistant's, is open"},
+     "true: the last message, an assistant's, is open", "false", kBoolean},
 };
 constexpr ChatField kDetokenizeFields[] = {
-    {"tokens", kUsed, read_ids, "token ids"},
+    {"tokens", kUsed, read_ids, "token ids", kNeeded, kIds},
     kModelRow,
 };
 // clang-format on

@@ -1,4 +1,4 @@
-// docs/http-api.md says what the tables say: its lists of routes, fields and metrics are made from
+// docs/api.md says what the tables say: its lists of routes, fields and metrics are made from
 // them. TF_WRITE_DOCS=1 writes them anew.
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
@@ -14,16 +14,17 @@ using namespace tensorfold::api;
 
 namespace {
 
-constexpr const char* kDocument = TF_SOURCE_DIR "/docs/http-api.md";
+constexpr const char* kDocument = TF_SOURCE_DIR "/docs/api.md";
 
 std::string fields_table(std::span<const ChatField> fields) {
-  std::string out = "| field | what happens to it |\n|---|---|\n";
+  std::string out = "| field | default | what happens to it |\n|---|---|---|\n";
   for (const auto& [use, before] : {std::pair{FieldUse::kUsed, ""},
                                     {FieldUse::kIgnored, "ignored: "},
                                     {FieldUse::kRefused, "400: "}}) {
     for (const ChatField& field : fields) {
       if (field.use != use) continue;
-      out += "| `" + std::string(field.name) + "` | " + before + std::string(field.note) + " |\n";
+      out += "| `" + std::string(field.name) + "` | " + std::string(field.fallback) + " | " +
+             before + std::string(field.note) + " |\n";
     }
   }
   return out;
@@ -83,7 +84,7 @@ BOOST_AUTO_TEST_CASE(the_document_is_made_of_the_tables) {
   const std::string made = made_anew(in.str());
   if (std::getenv("TF_WRITE_DOCS") != nullptr) std::ofstream(kDocument) << made;
   BOOST_TEST((made == in.str() || std::getenv("TF_WRITE_DOCS") != nullptr),
-             "docs/http-api.md is not what the tables say; TF_WRITE_DOCS=1 writes it anew");
+             "docs/api.md is not what the tables say; TF_WRITE_DOCS=1 writes it anew");
 }
 
 BOOST_AUTO_TEST_CASE(tables_are_sound) {
@@ -95,6 +96,9 @@ BOOST_AUTO_TEST_CASE(tables_are_sound) {
     for (size_t i = 0; i < fields.size(); ++i) {
       BOOST_TEST((fields[i].read != nullptr) == (fields[i].use == FieldUse::kUsed));
       BOOST_TEST(!fields[i].note.empty());
+      const bool used = fields[i].use == FieldUse::kUsed;
+      BOOST_TEST((!fields[i].fallback.empty() == used && !fields[i].schema.empty() == used));
+      if (used) BOOST_TEST(parse_json(fields[i].schema).ok());
       for (size_t k = 0; k < i; ++k) BOOST_TEST(fields[i].name != fields[k].name);
     }
   }

@@ -221,6 +221,24 @@ def test_no_call_without_tools(client):
             assert reply.choices[0].finish_reason == "stop"
 
 
+def test_a_call_of_nobody_is_passed_on(client):
+    """A call of a tool that was not offered: the agent can say so; whole and streamed are alike."""
+    tools = [{"type": "function", "function": {"name": "known"}}]
+    for stream in (False, True):
+        reply = client.chat.completions.create(
+            model=MODEL_NAME, messages=say('call unknown {"a": 1}'), tools=tools, stream=stream)
+        if stream:
+            pieces = [c for k in reply for c in k.choices]
+            calls = [t.function for c in pieces for t in c.delta.tool_calls or []]
+            name, finish = calls[0].name, pieces[-1].finish_reason
+            arguments = "".join(f.arguments or "" for f in calls)
+        else:
+            made = reply.choices[0].message.tool_calls
+            name, arguments = made[0].function.name, made[0].function.arguments
+            finish = reply.choices[0].finish_reason
+        assert (name, json.loads(arguments), finish) == ("unknown", {"a": 1}, "tool_calls")
+
+
 # ---------------------------------------------------------------- HTTP
 
 SMUGGLED = [b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n1c\r\nGET /health HTTP/1.1",
