@@ -57,6 +57,28 @@ std::string drafts_text(const Json& d) {
   return out;
 }
 
+std::string rank_text(const Json& rank) {
+  const auto known = [&](const char* name) { return rank.find(name) != nullptr; };
+  const auto number = [&](const char* name) { return status_number_at(rank, "", name); };
+  std::string out = status_text_at(rank, "", "state");
+  if (known("address")) out += " at " + status_text_at(rank, "", "address");
+  if (known("resident_bytes")) out += ", " + bytes_text(number("resident_bytes")) + " resident";
+  if (known("temperature_c")) out += ", " + format("%.0f C", number("temperature_c"));
+  if (known("clock_mhz")) out += ", " + count(number("clock_mhz")) + " MHz";
+  if (known("mean_exchange_us"))
+    out += ", " + format("%.0f us an exchange", number("mean_exchange_us"));
+  if (known("rtt_us")) out += ", " + format("%.0f us there and back", number("rtt_us"));
+  return out;
+}
+
+// One line for each rank of a cluster.
+void add_ranks(const Json& d, StatusLines& lines) {
+  const Json* ranks = at(d, "cluster", "ranks");
+  if (ranks == nullptr || !ranks->is_array()) return;
+  for (const Json& rank : ranks->as_array())
+    lines.emplace_back("rank " + count(status_number_at(rank, "", "rank")), rank_text(rank));
+}
+
 }  // namespace
 
 double status_number_at(const Json& document, std::string_view outer, std::string_view inner) {
@@ -78,7 +100,7 @@ StatusLines status_lines(const Json& d) {
   const std::string detail = status_text_at(d, "", "detail");
   const double pool = status_number_at(d, "cache", "pool_tokens");
   const double used = status_number_at(d, "cache", "used_tokens");
-  return {
+  StatusLines lines = {
       {"state", state_with_detail(status_text_at(d, "", "state"), detail, " (", ")")},
       {"model", status_text_at(d, "model", "name") + ", context " +
                     count(status_number_at(d, "model", "context")) + ", from " +
@@ -109,6 +131,8 @@ StatusLines status_lines(const Json& d) {
                      count(status_number_at(d, "totals", "completion_tokens")) + " reply"},
       {"drafts", drafts_text(d)},
   };
+  add_ranks(d, lines);
+  return lines;
 }
 
 std::string status_line(const std::string& name, const std::string& value) {

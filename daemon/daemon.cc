@@ -11,6 +11,7 @@
 #include "daemon/api/errors.h"
 #include "daemon/config/key_table.h"
 #include "daemon/control/protocol.h"
+#include "daemon/role.h"
 #include "daemon/service/oom_score.h"
 #include "daemon/service/port_owner.h"
 
@@ -285,7 +286,10 @@ void Daemon::watch_engine(const EngineStats& stats) {
     leave(ready_ ? service::kExitInternal : exit_code_of(stats.failure));
     return;
   }
-  if (stats.state == State::kReady && !ready_) {
+  // A worker is ready when it waits for its head; a head when all ranks are there.
+  const bool worker = start_.engine.cluster.role == ClusterOptions::Role::kWorker;
+  const bool waiting = stats.state == State::kWaiting;
+  if ((stats.state == State::kReady || (waiting && worker)) && !ready_) {
     ready_ = true;
     const double seconds = static_cast<double>(clock_.monotonic_us() - started_us_) / 1e6;
     char text[64];
@@ -296,11 +300,13 @@ void Daemon::watch_engine(const EngineStats& stats) {
     return;
   }
   if (!ready_) {
-    if (stats.state_detail != last_detail_) notifier_.extend_timeout();
+    if (waiting || stats.state_detail != last_detail_) notifier_.extend_timeout();
     last_detail_ = stats.state_detail;
-    notifier_.status("loading " + start_.model_name + ": " + stats.state_detail);
+    notifier_.status(waiting ? waiting_text(stats)
+                             : "loading " + start_.model_name + ": " + stats.state_detail);
     return;
   }
+  if (waiting) return notifier_.status(waiting_text(stats) + reload_note_);
   notifier_.status("ready: " + std::to_string(stats.slots_busy) + " running, " +
                    std::to_string(stats.waiting) + " waiting" + reload_note_);
 }
@@ -331,7 +337,8 @@ void Daemon::begin_drain(const char* why) {
 // error, and get a moment to say so.
 void Daemon::watch_drain() {
   const int64_t now_us = clock_.monotonic_us();
-  const bool quiet = api_->chat().active() == 0 && http_->exchanges() == 0;
+  const bool quiet = api_->chat().active() == 0 && http_->exchanges() == 0 &&
+                     may_end(start_.engine.cluster, engine_->stats());
   if (quiet && http_->unsent_bytes() == 0) {
     log_.info("stopped", {{"TF_EVENT", "stopped"}});
     leave(service::kExitOk);

@@ -137,6 +137,7 @@ Result<Start> prepare_start(const CommandLine& line, const config::Config& confi
   out.engine.state_dir = state_dir_of(line);
   out.limits = limits_of(config);
   TF_ASSIGN_OR_RETURN(out.api, api_options_of(config, out.model_name));
+  out.engine.cluster = cluster_options_of(config);
   return out;
 }
 

@@ -20,6 +20,7 @@
 #include "engine/base/json.h"
 #include "engine/base/log_sink.h"
 #include "engine/base/status.h"
+#include "engine/cluster_options.h"
 #include "engine/grammar/constraint_spec.h"
 
 namespace tensorfold {
@@ -233,6 +234,7 @@ struct EngineOptions {
   int threads = 0;  // CPU engine; 0 is the number of cores
   // What outlives a restart: measured costs, spilled blocks. Empty: nothing is kept.
   std::string state_dir;
+  ClusterOptions cluster;
 };
 
 // The prefix cache on disk; all zero: there is none.
@@ -250,7 +252,8 @@ struct SpillFigures {
 };
 
 struct EngineStats {
-  enum class State : unsigned char { kLoading, kReady, kDraining, kFailed, kStopped };
+  // kWaiting: loaded, but other ranks of the model are missing or leave; of a worker: its head.
+  enum class State : unsigned char { kLoading, kReady, kDraining, kFailed, kStopped, kWaiting };
   State state = State::kLoading;
   std::string state_detail;              // "loading: 61 of 183 tensors"
   StatusCode failure = StatusCode::kOk;  // of a load that failed
@@ -280,6 +283,7 @@ struct EngineStats {
 };
 
 struct ModelInfo {
+  ClusterStats cluster;
   std::string fingerprint;
   std::string architecture;
   int64_t max_context = 0;

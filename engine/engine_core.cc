@@ -57,14 +57,24 @@ class EngineCore final : public Engine {
 
   ~EngineCore() override {
     stop_.store(true, std::memory_order_release);
+    {
+      const std::lock_guard lock(flag_mutex_);
+      if (flag_) flag_->request();
+    }
     // The thread may still be loading: it makes the pipeline, so it also takes it down.
     thread_.join();
   }
 
   Result<RequestId> submit(Request request, std::shared_ptr<RequestSink> sink) override;
   void cancel(RequestId id) override { book_.cancel(id); }
-  void drain() override { swap_state(State::kReady, State::kDraining); }
-  void resume() override { swap_state(State::kDraining, State::kReady); }
+  void drain() override {
+    draining_.store(true, std::memory_order_release);
+    swap_state(State::kReady, State::kDraining);
+  }
+  void resume() override {
+    draining_.store(false, std::memory_order_release);
+    swap_state(State::kDraining, State::kReady);
+  }
   void flush_cache(bool spill) override {
     flush_.fetch_or(spill ? kFlushAll : kFlushMemory, std::memory_order_acq_rel);
   }
@@ -89,6 +99,8 @@ class EngineCore final : public Engine {
 
  private:
   void run();
+  void show(const EngineParts& parts);
+  bool begin(EngineParts& parts);
   void serve(EngineParts& parts);
   void take_commands(EngineLoop& loop);
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
@@ -107,6 +119,9 @@ class EngineCore final : public Engine {
   BoundedQueue<Submission> commands_;  // prepared requests for the engine thread
   std::atomic<int64_t> pending_{0};    // in commands_: spares the step path its mutex
   std::atomic<bool> stop_{false};
+  std::atomic<bool> draining_{false};  // asked for, also while it can't be the state
+  std::mutex flag_mutex_;
+  std::shared_ptr<StopFlag> flag_;  // for those who wait elsewhere than here
   static constexpr int kFlushMemory = 1, kFlushAll = 3;
   std::atomic<int> flush_{0};  // asked for and not done yet
   // Written by the engine thread before loaded_ is set, constant afterwards.
@@ -126,6 +141,8 @@ Result<RequestId> EngineCore::submit(Request request, std::shared_ptr<RequestSin
       return unavailable("the model is loading", "loading");
     case State::kDraining:
       return unavailable("the server is draining", "draining");
+    case State::kWaiting:
+      return unavailable("the model's ranks are not together: " + board_.detail(), "peer_lost");
     default:
       return unavailable("the engine is not running: " + board_.detail(), "engine_failed");
   }
@@ -162,17 +179,45 @@ void EngineCore::run() {
     board_.set_state(State::kFailed, parts.status().message());
     return;
   }
+  show(*parts);
+  if (!begin(*parts)) return;
   serve(*parts);
   board_.set_state(State::kStopped, "stopped");
 }
 
-void EngineCore::serve(EngineParts& parts) {
+// False: it was stopped meanwhile, or it failed.
+bool EngineCore::begin(EngineParts& parts) {
+  if (!parts.begin) return true;
+  {
+    const std::lock_guard lock(flag_mutex_);
+    flag_ = parts.stop;
+    if (stopping() && flag_) flag_->request();
+  }
+  const Status status = parts.begin(parts, board_, [this](std::string detail) {
+    board_.set_state(State::kWaiting, std::move(detail));
+    return !stopping();
+  });
+  if (status.ok()) return true;
+  if (stopping()) {
+    board_.set_state(State::kStopped, "stopped");
+    return false;
+  }
+  log_.error("the group could not begin: " + status.message());
+  board_.failure.store(status.code(), std::memory_order_relaxed);
+  board_.set_state(State::kFailed, status.message());
+  return false;
+}
+
+void EngineCore::show(const EngineParts& parts) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   board_.slots_total.store(parts.loop.planner.slots, kRelaxed);
   board_.context.store(parts.capacity.positions_max(), kRelaxed);
   board_.pool_tokens_total.store(parts.capacity.pool_blocks * kBlockPositions, kRelaxed);
   board_.weight_bytes.store(parts.weight_bytes, kRelaxed);
   board_.cache_bytes.store(parts.cache_bytes, kRelaxed);
+}
+
+void EngineCore::serve(EngineParts& parts) {
   info_ = parts.info;
   text_ = parts.text;
   EngineLoop loop(parts.loop,
@@ -190,6 +235,7 @@ void EngineCore::serve(EngineParts& parts) {
     if (const int flush = flush_.exchange(0, std::memory_order_acq_rel))
       loop.flush_cache(flush == kFlushAll);
     loop.turn();
+    if (draining_.load(std::memory_order_acquire)) swap_state(State::kReady, State::kDraining);
   }
   // Whoever destroys the engine submits no more. Workers finish first: they may still deliver.
   const Status stopped = unavailable("the server is stopping", "stopping");
@@ -201,7 +247,7 @@ void EngineCore::serve(EngineParts& parts) {
 }
 
 void EngineCore::take_commands(EngineLoop& loop) {
-  if (loop.resting() || loop.failed()) {
+  if (loop.resting() || loop.failed() || loop.apart()) {
     if (auto s = commands_.pop_wait(loop.reading() ? kReadingWaitUs : kIdleWaitUs)) {
       pending_.fetch_sub(1, std::memory_order_relaxed);
       loop.take(std::move(*s));

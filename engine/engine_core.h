@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine/base/bounded_queue.h"
+#include "engine/cluster/stop_flag.h"
 #include "engine/constraint_service.h"
 #include "engine/draft/depth_policy.h"
 #include "engine/engine.h"
@@ -34,6 +35,11 @@ struct EngineParts {
   ModelInfo info;
   int64_t weight_bytes = 0;
   int64_t cache_bytes = 0;
+  // Several ranks: what is left to do before the loop may turn (they come together, row costs are
+  // measured). `waits_for` shows in state_detail; it says false when the engine is being stopped.
+  using WaitsFor = std::function<bool(std::string)>;
+  std::function<Status(EngineParts& parts, StatsBoard& board, const WaitsFor& waits_for)> begin;
+  std::shared_ptr<StopFlag> stop;  // requested when the engine is being stopped; may be null
 };
 
 // Runs in the engine thread. `progress` shows in EngineStats::state_detail.

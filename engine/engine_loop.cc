@@ -64,8 +64,8 @@ SequenceSpec EngineLoop::sequence_spec(const Submission& submission) const {
 }
 
 void EngineLoop::take(Submission&& submission) {
-  if (failed()) {
-    submission.ticket->finish(broken_, FinishReason::kFailed, {});
+  if (failed() || apart()) {
+    submission.ticket->finish(failed() ? broken_ : lost_, FinishReason::kFailed, {});
     return;
   }
   SequenceSpec spec = sequence_spec(submission);
@@ -104,7 +104,7 @@ void EngineLoop::finish_spilling(int64_t wait_us) {
   if (options_.tier == nullptr) return;
   const int64_t end = parts_.clock.monotonic_us() + wait_us;
   const auto left = [&] { return std::max<int64_t>(0, end - parts_.clock.monotonic_us()); };
-  while (left() > 0 && parts_.board.state.load() != EngineStats::State::kFailed) {
+  while (left() > 0 && !apart() && parts_.board.state.load() != EngineStats::State::kFailed) {
     spilled_.poll();
     if (!planner_.has_work()) {
       // Either all is given to the tier, or it has no room before some is written.
@@ -239,6 +239,10 @@ void EngineLoop::end_all(const Status& status) {
   while (!waiting_.empty()) {
     const auto ticket = waiting_.front().ticket;
     unqueue(ticket->id());
+  end_requests(status);
+}
+
+void EngineLoop::end_requests(const Status& status) {
     waiting_.pop_front();
     ticket->finish(status, FinishReason::kFailed, {});
   }
@@ -258,7 +262,7 @@ void EngineLoop::fail(const Status& status) {
 // ---------------------------------------------------------------- one turn
 
 bool EngineLoop::turn() {
-  if (failed()) return false;
+  if (failed() || !together()) return false;
   let_go();
   queue_read();
   admit();
@@ -285,7 +289,7 @@ void EngineLoop::step() {
   }
   if (status.ok() && results_.size() != plan.samples.size())
     status = internal_error("the step gave results for other sequences than it was asked for");
-  if (!status.ok()) return fail(status);
+  if (!status.ok()) return options_.group == nullptr ? fail(status) : lose(status);
   commit(plan, results_, parts_.clock.monotonic_us() - begin);
 }
 

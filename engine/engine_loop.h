@@ -18,6 +18,8 @@
 #include "engine/draft/depth_policy.h"
 #include "engine/draft/draft_pause_log.h"
 #include "engine/draft/sequence_drafting.h"
+#include "engine/group/group_life.h"
+#include "engine/mask_desk.h"
 #include "engine/reply_state.h"
 #include "engine/sched/planner.h"
 #include "engine/stats_board.h"
@@ -38,7 +40,8 @@ struct LoopParts {
 struct LoopOptions {
   PlannerOptions planner;
   PrefixOptions prefix;
-  CacheTier* tier = nullptr;  // the disk behind the cache; nullptr: none
+  CacheTier* tier = nullptr;   // the disk behind the cache; nullptr: none
+  GroupLife* group = nullptr;  // the ranks behind the runner; nullptr: one
   int vocab = 0;
   int64_t queue_deadline_us = 0;
 };
@@ -55,6 +58,7 @@ class EngineLoop {
   void end_all(const Status& status);
   bool failed() const { return !broken_.ok(); }
   bool reading() const { return !reading_.empty(); }  // prefixes, from disk
+  bool apart() const { return !lost_.ok(); }          // a rank is lost, its return is waited for
   // For the stop, behind end_all(): writes what the disk has not yet, at most `wait_us`.
   void finish_spilling(int64_t wait_us);
   bool resting() const { return planner_.waiting() == 0 && !planner_.has_work(); }
@@ -104,6 +108,12 @@ class EngineLoop {
 
   const LoopOptions options_;
   const LoopParts parts_;
+  // engine_loop_group.cc
+  bool together();
+  void lose(const Status& why);
+  void come_back(const GroupLife::Regained& regained);
+  void watch_leaving();
+  void end_requests(const Status& status);
   PrefixIndex cache_;
   SpilledIndex spilled_;
   Planner planner_;
@@ -117,3 +127,5 @@ class EngineLoop {
 };
 
 }  // namespace tensorfold
+  Status lost_;        // why requests are refused while a rank is lost
+  bool held_ = false;  // nothing new is begun: a rank is being stopped

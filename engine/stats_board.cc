@@ -129,4 +129,5 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   return s;
 }
 
+  s.cluster = cluster.load();
 }  // namespace tensorfold

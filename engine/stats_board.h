@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "engine/base/clock.h"
 #include "engine/engine.h"
@@ -42,6 +43,23 @@ class SpillBoard {
   std::array<std::atomic<int64_t>, 15> fields_{};
 };
 
+// ClusterStats, written and read under a mutex, a few times a second.
+class ClusterBoard {
+ public:
+  void store(ClusterStats stats) {
+    const std::lock_guard lock(mutex_);
+    stats_ = std::move(stats);
+  }
+  ClusterStats load() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  ClusterStats stats_;
+};
+
 struct StatsBoard {
   std::atomic<EngineStats::State> state{EngineStats::State::kLoading};
   std::atomic<StatusCode> failure{StatusCode::kOk};  // set before state is kFailed
@@ -61,6 +79,7 @@ struct StatsBoard {
   RateWindow prefill, decode;
 
   void set_state(EngineStats::State to, std::string detail);
+  ClusterBoard cluster;
   std::string detail() const;
   EngineStats snapshot(const Clock& clock) const;
 

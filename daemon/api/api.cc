@@ -69,6 +69,8 @@ std::string_view state_name(EngineStats::State state) {
       return "failed";
     case EngineStats::State::kStopped:
       return "stopped";
+    case EngineStats::State::kWaiting:
+      return "waiting";
   }
   return "unknown";
 }

@@ -228,11 +228,7 @@ Status check_config(const Config& config) {
                             "127.0.0.1");
   }
   if (config.sampling_top_p <= 0) return invalid_argument("sampling.top_p must be above 0");
-  if (config.cluster_role != "single") {
-    return invalid_argument("cluster.role: '" + config.cluster_role +
-                            "' needs a cluster, which this version does not have; use single");
-  }
-  return ok_status();
+  return check_cluster(config);
 }
 
 std::string render_default_file() {

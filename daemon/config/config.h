@@ -36,7 +36,8 @@ struct Config {
   std::string log_level;
   std::string control_path;
   std::string cluster_role, cluster_head, cluster_link_address, cluster_key_file;
-  int64_t cluster_rank = 0, cluster_world_size = 0, cluster_link_port = 0;
+  int64_t cluster_rank = 0, cluster_world_size = 0, cluster_link_port = 0,
+          cluster_timer_divisor = 0;
 };
 
 struct Loaded {
@@ -53,6 +54,7 @@ Result<Loaded> load_config(const std::string& file);
 
 // What holds between keys: an address off loopback needs keys, a head needs a cluster, ...
 Status check_config(const Config& config);
+Status check_cluster(const Config& config);  // its part for [cluster]
 
 bool is_loopback(const std::string& listen);
 

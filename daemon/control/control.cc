@@ -6,6 +6,7 @@
 
 #include "daemon/api/errors.h"
 #include "daemon/api/json_out.h"
+#include "daemon/control/cluster_status.h"
 #include "daemon/control/protocol.h"
 
 namespace tensorfold::control {
@@ -189,6 +190,7 @@ std::string Control::status_json() const {
   const http::ServerCounters& http = http_.counters();
   const api::ReplyCounters& chat = api_.chat().counters();
   json.key("http").open_object().key("connections").number(http_.connections());
+  put_cluster(json, stats);
   json.key("requests_total").number(http.requests_total);
   json.key("bad_requests_total").number(http.bad_requests_total);
   json.key("timeouts_total").number(http.timeouts_total);

@@ -54,7 +54,10 @@ void GroupRunner::run_alone(const StepPlan& plan) {
 }
 
 Status GroupRunner::run(const StepPlan& plan, std::vector<SampledTokens>& results) {
-  if (!group_) return unavailable("the ranks are not together", "peer_lost");
+  if (!group_) {
+    clean_ = false;  // these commands are carried out nowhere
+    return unavailable("the ranks are not together", "peer_lost");
+  }
   StepOrder order;
   order.sequence = ++sequence_;
   if (parts_.tier != nullptr) {

@@ -28,7 +28,7 @@ class TierNews {
  private:
   void poll();
 
-  CacheTier* const tier_;
+  CacheTier* tier_;
   std::unordered_set<RecordKey, RecordKeyHash> there_;
   std::unordered_set<RecordKey, RecordKeyHash> watched_;
   std::vector<RecordKey> changed_;  // there or gone, to be told, oldest first
