@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "daemon/control/protocol.h"
+#include "daemon/role.h"
 
 namespace tensorfold {
 namespace {
@@ -102,9 +103,9 @@ Result<api::ApiOptions> api_options_of(const config::Config& config,
   defaults.top_k = static_cast<int>(config.sampling_top_k);
   defaults.min_p = config.sampling_min_p;
   defaults.thinking = config.text_thinking;
-  TF_ASSIGN_OR_RETURN(defaults.efforts, api::EffortTable::parse(config.text_effort_table));
   defaults.loop_guard = config.text_loop_guard;
   defaults.schema_in_prompt = config.text_schema_in_prompt;
+  TF_ASSIGN_OR_RETURN(defaults.efforts, api::EffortTable::parse(config.text_effort_table));
   out.cors_origins = config.http_cors;
   if (!config.http_keys_file.empty()) {
     auto keys = api::ApiKeys::load(config.http_keys_file);
@@ -136,8 +137,8 @@ Result<Start> prepare_start(const CommandLine& line, const config::Config& confi
   out.engine.model_path = out.model_path;
   out.engine.state_dir = state_dir_of(line);
   out.limits = limits_of(config);
-  TF_ASSIGN_OR_RETURN(out.api, api_options_of(config, out.model_name));
   out.engine.cluster = cluster_options_of(config);
+  TF_ASSIGN_OR_RETURN(out.api, api_options_of(config, out.model_name));
   return out;
 }
 
