@@ -17,7 +17,7 @@ namespace tensorfold {
 
 // Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
 // another version is refused.
-inline constexpr int kDeviceAbiVersion = 1;
+inline constexpr int kDeviceAbiVersion = 2;
 inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
 
 // What a workspace must serve: the largest call of every operation.
@@ -36,6 +36,13 @@ struct WorkspaceShape {
   int experts = 0;
   int topk = 0;
   int markov_rank = 0;
+  bool exl3 = false;  // some weights are kExl3
+};
+
+// What reads a weight.
+enum class Exl3Use : unsigned char {
+  kDense,   // project and head_logits
+  kExpert,  // moe_experts
 };
 
 class Device {
@@ -47,6 +54,12 @@ class Device {
   virtual bool host_memory() const = 0;
   // Which layout matrices have; wide: stored as F16 or F32.
   virtual WeightLayout dense_layout(bool wide) const = 0;
+  // Whether the operations of `use` take a stored EXL3 weight as kExl3; otherwise it is widened
+  // when it is loaded. Of `stored` only sizes, width and codebook are looked at.
+  virtual bool reads_exl3(const Exl3Parts& stored, Exl3Use use) const = 0;
+  // The trellis of such a weight (host memory, order kTiles) in the order that is returned, as many
+  // bytes; `to` is host memory, 16-byte aligned.
+  virtual Exl3Order pack_exl3(const Exl3Parts& stored, std::byte* to) const = 0;
   // kUnsupported when no operation of this device takes the shape.
   virtual Status check_shape(const WorkspaceShape& shape) const = 0;
   virtual int64_t workspace_bytes(const WorkspaceShape& shape, const Stream& stream) const = 0;

@@ -2,7 +2,7 @@
 //
 // h = bf16(sum_c pre[c] * X[c]); n = bf16(RMSNorm(h; norm)); logits = head . n in fp32
 // (docs/model.md 2.6). The head is this rank's range of the vocabulary; its input is never
-// quantised.
+// quantised. A row's logits are of class D whatever the row is (kernels/project.h).
 #pragma once
 
 #include "kernels/op.h"

@@ -4,7 +4,7 @@
 // u = clamp(u, -limit, limit); z = bf16((silu(g) * u) * w_e); y_e = w2 z. y = sum of y_e in
 // ascending expert id, fp32, the shared expert (weight 1) last (docs/model.md 2.5).
 // round_outputs: each y_e is rounded to bf16 before it is added (one rank: reference arithmetic);
-// off where y_e is a partial over the intermediate dimension.
+// off where y_e is a partial over the intermediate dimension. Classes of rows: kernels/project.h.
 #pragma once
 
 #include "kernels/op.h"
@@ -21,6 +21,7 @@ struct ExpertWeights {
 
 struct MoeExpertsParams {
   int rows = 0;
+  int prompt_rows = 0;   // of class P, ahead of those of class D
   int hidden = 0;        // H
   int intermediate = 0;  // I of this rank
   int experts = 0;
@@ -35,7 +36,9 @@ struct MoeExpertsParams {
   // The array `expert` in device memory, with the shared one behind it, where the device's memory
   // is not the host's.
   const ExpertWeights* expert_on_device = nullptr;  // [experts + 1]
-  float* y = nullptr;                               // out [rows, H]
+  // The same in device memory where all of them are kExl3; then it is what is read.
+  const Exl3Expert* exl3_on_device = nullptr;  // [experts + 1]
+  float* y = nullptr;                          // out [rows, H]
   Workspace workspace;
 };
 

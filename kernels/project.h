@@ -3,7 +3,9 @@
 // The input may be normalised first (RMSNorm, bf16 result). Weights with quantise_input see the row
 // rounded to e4m3 in blocks of 32; the others see bf16 (docs/model.md 2.1). Products are
 // accumulated in fp32 in one fixed order per output and rounded once to the output's dtype; an
-// fp32 output may be a rank's partial sum.
+// fp32 output may be a rank's partial sum. Where a weight is kExl3 the first prompt_rows rows are
+// of class P and the others of class D (docs/architecture.md, row invariance): each class has one
+// order of summation. Every other weight has one order for both.
 #pragma once
 
 #include "kernels/op.h"
@@ -22,6 +24,7 @@ struct ProjectOutput {
 
 struct ProjectParams {
   int rows = 0;
+  int prompt_rows = 0;          // of class P, ahead of those of class D
   int in = 0;                   // K, a multiple of 32
   const uint16_t* x = nullptr;  // bf16 [rows, K], x_stride elements apart
   int64_t x_stride = 0;

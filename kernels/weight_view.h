@@ -39,6 +39,13 @@ struct Exl3Parts {
   Exl3Order order = Exl3Order::kTiles;
 };
 
+// The matrices of an expert whose three weights are kExl3; w1.trellis nullptr: it is absent on this
+// rank.
+struct Exl3Expert {
+  Exl3Parts w1, w3;  // [I, H]
+  Exl3Parts w2;      // [H, I]
+};
+
 struct WeightView {
   WeightLayout layout = WeightLayout::kNone;
   // The stored format was FP8 or FP4: the input row is quantised to e4m3 in blocks of 32 with a

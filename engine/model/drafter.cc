@@ -24,6 +24,7 @@ void ForwardModel::build_context_rows() {
     rows.add_slice(state, rows_.decoder.slots[i], s.first_position + skipped, count,
                    s.first_row + skipped, config_.window, s.first_position + skipped);
     state.note_draft_rows(s.first_position + skipped, s.first_position + s.rows);
+    if (s.first_row < rows_.decoder.prompt_rows) rows.prompt_rows = rows.rows;
   }
 }
 
@@ -36,6 +37,7 @@ Status ForwardModel::write_draft_context() {
   const DrafterWeights& d = weights_->drafter;
   ProjectParams p;
   p.rows = rows.rows;
+  p.prompt_rows = rows.prompt_rows;
   p.in = d.main_proj.in;
   p.x = b_.taps;
   p.x_stride = tap_width();
@@ -49,6 +51,7 @@ Status ForwardModel::write_draft_context() {
     const AttentionWeights& w = d.stages[static_cast<size_t>(stage)].attention;
     ProjectParams k;
     k.rows = rows.rows;
+    k.prompt_rows = rows.prompt_rows;
     k.in = config_.hidden;
     k.x = b_.main_hidden;
     k.x_stride = config_.hidden;

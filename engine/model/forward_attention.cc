@@ -21,6 +21,7 @@ Status ForwardModel::attention(const LayerPlan& plan, const BlockWeights& weight
   const bool indexes = !plan.drafter && plan.role->owns_index(plan.layer);
   ProjectParams p;
   p.rows = rows.rows;
+  p.prompt_rows = rows.prompt_rows;
   p.in = config_.hidden;
   p.x = b_.x;
   p.x_stride = config_.hidden;
@@ -33,6 +34,7 @@ Status ForwardModel::attention(const LayerPlan& plan, const BlockWeights& weight
 
   ProjectParams q;
   q.rows = rows.rows;
+  q.prompt_rows = rows.prompt_rows;
   q.in = config_.q_lora_rank;
   q.x = b_.qr;
   q.x_stride = config_.q_lora_rank;
@@ -98,6 +100,7 @@ void ForwardModel::append_source(const LayerPlan& plan, const BlockWeights& weig
   const bool pairs = plan.role->ratio == 2;
   ProjectParams q;
   q.rows = rows.rows;
+  q.prompt_rows = rows.prompt_rows;
   q.in = config_.hidden;
   q.x = b_.x;
   q.x_stride = config_.hidden;
@@ -190,6 +193,7 @@ Status ForwardModel::project_output(const AttentionWeights& w, RowSet& rows) {
   for (int64_t g = 0; g < groups; ++g) {
     ProjectParams p;
     p.rows = rows.rows;
+    p.prompt_rows = rows.prompt_rows;
     p.in = static_cast<int>(group_width);
     p.x = b_.attention + g * group_width;
     p.x_stride = heads * config_.head_dim;
@@ -202,6 +206,7 @@ Status ForwardModel::project_output(const AttentionWeights& w, RowSet& rows) {
   }
   ProjectParams p;
   p.rows = rows.rows;
+  p.prompt_rows = rows.prompt_rows;
   p.in = static_cast<int>(latent_width);
   p.x = b_.groups;
   p.x_stride = latent_width;

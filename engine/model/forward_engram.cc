@@ -34,6 +34,7 @@ Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, R
   const int64_t width = int64_t{config_.hc_mult + 1} * config_.hidden;
   ProjectParams p;
   p.rows = rows.rows;
+  p.prompt_rows = rows.prompt_rows;
   p.in = w.wkv.in;
   p.x = b_.engram;
   p.x_stride = w.wkv.in;

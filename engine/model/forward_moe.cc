@@ -30,6 +30,7 @@ Status ForwardModel::moe(const LayerPlan& plan, const MoeWeights& w, RowSet& row
   const bool cut = collective_.world_size() > 1 && !part_.experts_by_id;
   MoeExpertsParams p;
   p.rows = rows.rows;
+  p.prompt_rows = rows.prompt_rows;
   p.hidden = config_.hidden;
   p.intermediate = static_cast<int>(part_.intermediate.size());
   p.experts = r.experts;
@@ -42,6 +43,7 @@ Status ForwardModel::moe(const LayerPlan& plan, const MoeWeights& w, RowSet& row
   p.expert = w.experts.data();
   p.shared = part_.experts_by_id ? nullptr : &w.shared;
   p.expert_on_device = w.experts_on_device;
+  p.exl3_on_device = w.exl3_on_device;
   p.y = b_.y;
   p.workspace = workspace();
   backend_->moe_experts(p, *stream_);

@@ -18,6 +18,7 @@
 namespace tensorfold {
 
 class CacheTier;
+class LogSink;
 
 enum class ScorePrecision : unsigned char { kFp32, kBf16 };  // of index scores; fp32 is served
 
@@ -34,6 +35,7 @@ struct ModelOptions {
   int threads = 0;             // CPU worker threads; 0: number of cores
   std::string device = "cpu";  // kernels/device.h: open_device
   ScorePrecision scores = ScorePrecision::kFp32;
+  LogSink* log = nullptr;  // what loading has to tell; nullptr: nobody
 };
 
 // Logits of the rows that wanted them, in plan order.

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/base/log_sink.h"
 #include "kernels/formats.h"
 #include "kernels/rope.h"
 
@@ -40,6 +41,7 @@ Status ForwardModel::prepare(const WeightSource& source) {
   backend_ = &device_->backend();
   TF_ASSIGN_OR_RETURN(stream_, device_->make_stream(options_.threads));
   TF_ASSIGN_OR_RETURN(weights_, load_model_weights(source, *device_, *stream_));
+  tell_weights();
   const std::span<const int32_t> map = source.engram_token_map();
   token_map_.assign(map.begin(), map.end());
   if (!config_.engram.layers.empty()) {
@@ -63,6 +65,16 @@ Status ForwardModel::prepare(const WeightSource& source) {
   index_weight_scale_ = static_cast<float>(
       1.0 / std::sqrt(static_cast<double>(config_.index_head_dim) * config_.index_heads));
   return allocate_buffers();
+}
+
+// One line where EXL3 weights are read as they are.
+void ForwardModel::tell_weights() const {
+  if (options_.log == nullptr || weights_->exl3_kept == 0) return;
+  std::string line = "EXL3 weights: " + std::to_string(weights_->exl3_kept) +
+                     " matrices are read as stored, " + std::to_string(weights_->exl3_widened) +
+                     " widened to bf16";
+  if (weights_->exl3_widened > 0) line += " (the first: " + weights_->exl3_widened_0 + ")";
+  options_.log->info(line);
 }
 
 // What the CPU operations ask of a model's shape beyond what the configuration checks.
@@ -115,6 +127,7 @@ WorkspaceShape ForwardModel::workspace_shape() const {
   s.experts = std::max(c.routed_experts, c.dspark.routed_experts);
   s.topk = std::max(c.experts_per_token, c.dspark.experts_per_token);
   s.markov_rank = c.dspark.markov_rank;
+  s.exl3 = weights_ != nullptr && weights_->exl3_kept > 0;
   return s;
 }
 

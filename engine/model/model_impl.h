@@ -107,6 +107,7 @@ class ForwardModel final : public Model {
 
   // model_impl.cc
   Status prepare(const WeightSource& source);
+  void tell_weights() const;
   Status check_dimensions() const;
   Status allocate_buffers();
   WorkspaceShape workspace_shape() const;

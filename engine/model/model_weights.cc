@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "kernels/formats.h"
@@ -15,6 +16,25 @@ enum class Input : unsigned char {
   kPlain,     // never: wo_a, the router, the ratio-2 compressor and the head
 };
 
+// Whether an operation that reads this matrix takes it as kExl3.
+enum class Keep : unsigned char { kWiden, kDense, kExpert };
+
+int round_up_to_block(int64_t n) {
+  return static_cast<int>((n + exl3::kDimMultiple - 1) / exl3::kDimMultiple * exl3::kDimMultiple);
+}
+
+Exl3Parts parts_of(const Weight& weight) {
+  Exl3Parts parts;
+  parts.trellis = weight.data.data();
+  parts.suh = weight.suh.data();
+  parts.svh = weight.svh.data();
+  parts.padded_in = static_cast<int>(weight.padded_in);
+  parts.padded_out = static_cast<int>(weight.padded_out);
+  parts.half_bits = static_cast<unsigned char>(weight.half_bits);
+  parts.codebook = static_cast<unsigned char>(weight.codebook);
+  return parts;
+}
+
 class Loader {
  public:
   Loader(const WeightSource& source, ModelWeights& out, Device& device, Stream& stream)
@@ -26,7 +46,7 @@ class Loader {
     out_.layers.resize(static_cast<size_t>(c.layers));
     for (int layer = 0; layer < c.layers; ++layer) TF_RETURN_IF_ERROR(load_layer(layer));
     TF_RETURN_IF_ERROR(vector("norm", out_.norm));
-    TF_RETURN_IF_ERROR(matrix("head", out_.head, Input::kPlain));
+    TF_RETURN_IF_ERROR(matrix("head", out_.head, Input::kPlain, Keep::kDense));
     if (c.dspark.stages > 0) TF_RETURN_IF_ERROR(load_drafter());
     return ok_status();
   }
@@ -53,6 +73,67 @@ class Loader {
   }
   static Status no_memory(std::string_view name) {
     return unavailable("no memory for the weight " + std::string(name));
+  }
+
+  // A stored EXL3 weight as it is, in the device's order: trellis, suh, svh in one piece.
+  Status keep_exl3(const std::string& name, const Weight& weight, WeightView& view) {
+    view.layout = WeightLayout::kExl3;
+    view.out = static_cast<int>(weight.out);
+    view.in = static_cast<int>(weight.in);
+    view.exl3 = parts_of(weight);
+    const int64_t total = view.bytes(), trellis = static_cast<int64_t>(weight.data.size());
+    const int64_t suh = 2 * weight.padded_in, svh = 2 * weight.padded_out;
+    if (trellis + suh + svh != total || !exl3::check_layer(weight.exl3_view()).ok())
+      return data_loss(name + ": its EXL3 parts have " + std::to_string(trellis + suh + svh) +
+                       " bytes, not " + std::to_string(total));
+    std::byte* data = allocate(total);
+    if (data == nullptr) return no_memory(name);
+    packed_.resize(static_cast<size_t>(total));
+    view.exl3.order = device_.pack_exl3(view.exl3, packed_.data());
+    std::memcpy(packed_.data() + trellis, weight.suh.data(), static_cast<size_t>(suh));
+    std::memcpy(packed_.data() + trellis + suh, weight.svh.data(), static_cast<size_t>(svh));
+    device_.upload(data, packed_.data(), total, stream_);
+    view.exl3.trellis = data;
+    view.exl3.suh = reinterpret_cast<const uint16_t*>(data + trellis);
+    view.exl3.svh = reinterpret_cast<const uint16_t*>(data + trellis + suh);
+    ++out_.exl3_kept;
+    return ok_status();
+  }
+
+  bool keeps(const Weight& weight, Keep keep) const {
+    if (weight.kind != WeightKind::kExl3 || keep == Keep::kWiden || !weight.bias.empty())
+      return false;
+    return device_.reads_exl3(parts_of(weight),
+                              keep == Keep::kExpert ? Exl3Use::kExpert : Exl3Use::kDense);
+  }
+
+  // Whether all experts of a layer, the shared one included, can be kept: they share a kernel.
+  // Experts dealt by id are called in two parts, which the kernels of EXL3 experts don't know.
+  bool keeps_experts(const std::string& p, int experts) const {
+    if (source_.part().experts_by_id) return false;
+    for (int e = 0; e <= experts; ++e) {
+      const std::string name =
+          e < experts ? p + "ffn.experts." + std::to_string(e) + "." : p + "ffn.shared_experts.";
+      for (const char* part : {"w1", "w3", "w2"}) {
+        const WeightInfo* info = source_.find(name + part);
+        if (info == nullptr || info->kind != WeightKind::kExl3) return false;
+        Exl3Parts parts;
+        parts.padded_in = round_up_to_block(info->in);
+        parts.padded_out = round_up_to_block(info->out);
+        parts.half_bits = static_cast<unsigned char>(info->half_bits);
+        parts.codebook = static_cast<unsigned char>(info->codebook);
+        if (!device_.reads_exl3(parts, Exl3Use::kExpert)) return false;
+      }
+    }
+    return true;
+  }
+
+  // A stored weight as the device wants it; wide: as fp32 if it isn't kept.
+  Status place(const std::string& name, const Weight& weight, Input input, Keep keep, bool wide,
+               WeightView& view) {
+    if (keeps(weight, keep)) return keep_exl3(name, weight, view);
+    if (weight.kind == WeightKind::kExl3 && out_.exl3_widened++ == 0) out_.exl3_widened_0 = name;
+    return pack(name, weight, input, wide, view);
   }
 
   // The layout of a stored weight that the device wants. Rows are widened a panel's worth at a
@@ -86,7 +167,9 @@ class Loader {
         pack_panels(part.data(), rows, view.in, layout, to);
         continue;
       }
-      const int64_t bytes = rows * weight.in * element;
+      WeightView piece = view;
+      piece.out = rows;
+      const int64_t bytes = piece.bytes();
       packed_.resize(static_cast<size_t>(bytes));
       pack_panels(part.data(), rows, view.in, layout, packed_.data());
       device_.upload(to, packed_.data(), bytes, stream_);
@@ -94,11 +177,16 @@ class Loader {
     return ok_status();
   }
 
-  // bf16 panels, unless the checkpoint holds more than bf16 can.
-  Status matrix(const std::string& name, WeightView& view, Input input = Input::kAsStored) {
+  // bf16, unless the checkpoint holds more than bf16 can or the weight is kept as it is.
+  Status matrix(const std::string& name, WeightView& view, Input input = Input::kAsStored,
+                Keep keep = Keep::kWiden) {
     TF_ASSIGN_OR_RETURN(const Weight weight, source_.load(name));
     const bool wide = weight.kind == WeightKind::kF32 || weight.kind == WeightKind::kF16;
-    return pack(name, weight, input, wide, view);
+    return place(name, weight, input, keep, wide, view);
+  }
+  // What project() reads.
+  Status projection(const std::string& name, WeightView& view, Input input = Input::kAsStored) {
+    return matrix(name, view, input, Keep::kDense);
   }
 
   Status rows(const std::string& name, WeightView& view) {
@@ -132,25 +220,37 @@ class Loader {
   Status load_attention(const std::string& p, AttentionWeights& a) {
     TF_RETURN_IF_ERROR(load_hc(p + "hc_attn", a.hc));
     TF_RETURN_IF_ERROR(vector(p + "attn_norm", a.norm));
-    TF_RETURN_IF_ERROR(matrix(p + "attn.wq_a", a.wq_a));
+    TF_RETURN_IF_ERROR(projection(p + "attn.wq_a", a.wq_a));
     TF_RETURN_IF_ERROR(vector(p + "attn.q_norm", a.q_norm));
-    TF_RETURN_IF_ERROR(matrix(p + "attn.wq_b", a.wq_b));
-    TF_RETURN_IF_ERROR(matrix(p + "attn.wkv", a.wkv));
+    TF_RETURN_IF_ERROR(projection(p + "attn.wq_b", a.wq_b));
+    TF_RETURN_IF_ERROR(projection(p + "attn.wkv", a.wkv));
     TF_RETURN_IF_ERROR(vector(p + "attn.kv_norm", a.kv_norm));
     TF_RETURN_IF_ERROR(vector(p + "attn.attn_sink", a.sink));
     TF_ASSIGN_OR_RETURN(const std::vector<Weight> groups, source_.load_groups(p + "attn.wo_a"));
     a.wo_a.resize(groups.size());
     for (size_t g = 0; g < groups.size(); ++g)
-      TF_RETURN_IF_ERROR(pack(p + "attn.wo_a", groups[g], Input::kPlain, false, a.wo_a[g]));
-    return matrix(p + "attn.wo_b", a.wo_b);
+      TF_RETURN_IF_ERROR(
+          place(p + "attn.wo_a", groups[g], Input::kPlain, Keep::kDense, false, a.wo_a[g]));
+    return projection(p + "attn.wo_b", a.wo_b);
   }
 
-  Status load_expert(const std::string& p, ExpertWeights& e) {
-    TF_RETURN_IF_ERROR(matrix(p + "w1", e.w1));
-    TF_RETURN_IF_ERROR(matrix(p + "w3", e.w3));
+  Status load_expert(const std::string& p, Keep keep, ExpertWeights& e) {
+    TF_RETURN_IF_ERROR(matrix(p + "w1", e.w1, Input::kAsStored, keep));
+    TF_RETURN_IF_ERROR(matrix(p + "w3", e.w3, Input::kAsStored, keep));
     if (e.w1.quantise_input != e.w3.quantise_input)
       return unsupported(p + "w1 and w3 are stored in formats that quantise differently");
-    return matrix(p + "w2", e.w2);
+    return matrix(p + "w2", e.w2, Input::kAsStored, keep);
+  }
+
+  // A table in device memory.
+  template <typename T>
+  Status table(const std::string& name, const std::vector<T>& values, const T*& at) {
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    std::byte* data = allocate(bytes);
+    if (data == nullptr) return no_memory(name);
+    device_.upload(data, values.data(), bytes, stream_);
+    at = reinterpret_cast<const T*>(data);
+    return ok_status();
   }
 
   Status load_moe(const std::string& p, int experts, MoeWeights& m) {
@@ -161,21 +261,20 @@ class Loader {
     if (source_.holds(p + "ffn.gate.bias_vl"))
       TF_RETURN_IF_ERROR(vector(p + "ffn.gate.bias_vl", m.bias_vl));
     m.experts.resize(static_cast<size_t>(experts));
+    const Keep keep = keeps_experts(p, experts) ? Keep::kExpert : Keep::kWiden;
     for (int e = 0; e < experts; ++e) {
       const std::string name = p + "ffn.experts." + std::to_string(e) + ".";
       if (source_.holds(name + "w1"))
-        TF_RETURN_IF_ERROR(load_expert(name, m.experts[static_cast<size_t>(e)]));
+        TF_RETURN_IF_ERROR(load_expert(name, keep, m.experts[static_cast<size_t>(e)]));
     }
-    TF_RETURN_IF_ERROR(load_expert(p + "ffn.shared_experts.", m.shared));
+    TF_RETURN_IF_ERROR(load_expert(p + "ffn.shared_experts.", keep, m.shared));
     if (device_.host_memory()) return ok_status();
-    std::vector<ExpertWeights> table = m.experts;
-    table.push_back(m.shared);
-    const auto bytes = static_cast<int64_t>(table.size() * sizeof(ExpertWeights));
-    std::byte* data = allocate(bytes);
-    if (data == nullptr) return no_memory(p + "ffn.experts");
-    device_.upload(data, table.data(), bytes, stream_);
-    m.experts_on_device = reinterpret_cast<const ExpertWeights*>(data);
-    return ok_status();
+    std::vector<ExpertWeights> all = m.experts;
+    all.push_back(m.shared);
+    if (keep == Keep::kWiden) return table(p + "ffn.experts", all, m.experts_on_device);
+    std::vector<Exl3Expert> parts;
+    for (const ExpertWeights& e : all) parts.push_back({e.w1.exl3, e.w3.exl3, e.w2.exl3});
+    return table(p + "ffn.experts", parts, m.exl3_on_device);
   }
 
   Status load_layer(int layer) {
@@ -184,7 +283,7 @@ class Loader {
     const std::string p = "layers." + std::to_string(layer) + ".";
     BlockWeights& w = out_.layers[static_cast<size_t>(layer)];
     if (role.engram >= 0) {
-      TF_RETURN_IF_ERROR(matrix(p + "engram.wkv", w.engram.wkv));
+      TF_RETURN_IF_ERROR(projection(p + "engram.wkv", w.engram.wkv));
       w.engram.split = source_.slice(p + "engram.wkv").axis == SliceAxis::kOutput;
       TF_RETURN_IF_ERROR(vector(p + "engram.q_weight", w.engram.q_weight));
       TF_RETURN_IF_ERROR(vector(p + "engram.k_weight", w.engram.k_weight));
@@ -192,16 +291,16 @@ class Loader {
     TF_RETURN_IF_ERROR(load_attention(p, w.attention));
     if (role.owns_kv(layer)) {
       const Input input = role.ratio == 2 ? Input::kPlain : Input::kAsStored;
-      TF_RETURN_IF_ERROR(matrix(p + "attn.compressor.wkv", w.source.wkv, input));
+      TF_RETURN_IF_ERROR(projection(p + "attn.compressor.wkv", w.source.wkv, input));
       if (role.ratio == 2)
-        TF_RETURN_IF_ERROR(matrix(p + "attn.compressor.wgate", w.source.wgate, input));
+        TF_RETURN_IF_ERROR(projection(p + "attn.compressor.wgate", w.source.wgate, input));
       TF_RETURN_IF_ERROR(vector(p + "attn.compressor.norm", w.source.norm));
       TF_RETURN_IF_ERROR(matrix(p + "attn.indexer.wk", w.source.index_wk));
       TF_RETURN_IF_ERROR(vector(p + "attn.indexer.k_norm", w.source.index_norm));
     }
     if (role.owns_index(layer)) {
-      TF_RETURN_IF_ERROR(matrix(p + "attn.indexer.wq_b", w.indexer.wq_b));
-      TF_RETURN_IF_ERROR(matrix(p + "attn.indexer.weights_proj", w.indexer.weights_proj));
+      TF_RETURN_IF_ERROR(projection(p + "attn.indexer.wq_b", w.indexer.wq_b));
+      TF_RETURN_IF_ERROR(projection(p + "attn.indexer.weights_proj", w.indexer.weights_proj));
     }
     return load_moe(p, c.routed_experts, w.moe);
   }
@@ -209,7 +308,7 @@ class Loader {
   Status load_drafter() {
     const ModelConfig& c = source_.config();
     DrafterWeights& d = out_.drafter;
-    TF_RETURN_IF_ERROR(matrix("mtp.0.main_proj", d.main_proj));
+    TF_RETURN_IF_ERROR(projection("mtp.0.main_proj", d.main_proj));
     TF_RETURN_IF_ERROR(vector("mtp.0.main_norm", d.main_norm));
     d.stages.resize(static_cast<size_t>(c.dspark.stages));
     for (int s = 0; s < c.dspark.stages; ++s) {

@@ -4,7 +4,8 @@
 // Matrices are held as bf16 (exact for BF16, FP8 and FP4 checkpoints; EXL3 weights are decoded once
 // and rounded to bf16, so a pack equals its dequantised twin) or, when stored as F16 or F32, as
 // fp32: in panels on the CPU, in rows on a GPU. Vectors are fp32. Tables that are read by row are
-// bf16 rows.
+// bf16 rows. Where the device's operations read EXL3 weights as they are (Device::reads_exl3) those
+// are kept so, in the device's order; which ones is decided weight by weight here, once.
 #pragma once
 
 #include <cstdint>
@@ -64,6 +65,7 @@ struct MoeWeights {
   ExpertWeights shared;
   // experts, then shared, in device memory where that is not the host's.
   const ExpertWeights* experts_on_device = nullptr;
+  const Exl3Expert* exl3_on_device = nullptr;  // the same where all of them are kExl3
 };
 
 struct EngramWeights {
@@ -98,6 +100,9 @@ struct ModelWeights {
   std::vector<BlockWeights> layers;
   DrafterWeights drafter;
   int64_t bytes = 0;
+  int exl3_kept = 0;           // EXL3 matrices held as they are
+  int exl3_widened = 0;        // and those that became bf16
+  std::string exl3_widened_0;  // name of the first of these
 
   std::vector<DeviceArray<std::byte>> memory;  // what the views point into
 };

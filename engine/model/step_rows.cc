@@ -39,7 +39,7 @@ Status check_tokens(const StepPlan& plan, size_t index,
 }  // namespace
 
 void RowSet::clear() {
-  rows = staged_rows = 0;
+  rows = prompt_rows = staged_rows = 0;
   positions_end = 0;
   slices.clear();
   states.clear();
@@ -113,6 +113,29 @@ Status StepRows::check(const StepPlan& plan, std::span<const std::vector<int32_t
   return ok_status();
 }
 
+// The rows of one slice, behind those that are there.
+void StepRows::add_slice(const Slice& slice, std::span<const int32_t> tokens,
+                         const ModelConfig& config, std::span<const int32_t> token_map,
+                         SequenceState& state) {
+  const bool is_image = slice.row_kind == RowKind::kImage;
+  const int first_row = encoder.rows;
+  slices.push_back({&slice, &state});
+  for (const int32_t id : tokens) {
+    ids.push_back(id);
+    const bool hashed = !is_image && !token_map.empty();
+    state.append(id, hashed ? token_map[static_cast<size_t>(id)] : -1);
+  }
+  encoder.add_slice(state, slice.slot, slice.first_position, slice.rows, first_row, config.window,
+                    0, is_image);
+  if (slice.decoder_rows == 0) return;
+  const int skipped = slice.rows - slice.decoder_rows;
+  const int64_t first = slice.first_position + skipped;
+  state.note_decoder_rows(first, first + slice.decoder_rows);
+  const int64_t floor = std::max(slice.decoder_floor, state.decoder_low());
+  decoder.add_slice(state, slice.slot, first, slice.decoder_rows, first_row + skipped,
+                    config.window, std::min(floor, first), is_image);
+}
+
 Status StepRows::build(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
                        const ModelConfig& config, std::span<const int32_t> token_map, int rows_max,
                        SequenceCache& cache) {
@@ -122,28 +145,23 @@ Status StepRows::build(const StepPlan& plan, std::span<const std::vector<int32_t
   decoder.clear();
   logits_rows.clear();
   TF_RETURN_IF_ERROR(check(plan, device_tokens, config, rows_max, cache));
+  std::vector<int> decoder_end(plan.slices.size(), 0);  // of each slice's rows
+  for (const RowClass row_class : {RowClass::kPrompt, RowClass::kGenerated}) {
+    for (size_t i = 0; i < plan.slices.size(); ++i) {
+      const Slice& s = plan.slices[i];
+      if (s.row_kind == RowKind::kMasked || s.row_class != row_class) continue;
+      add_slice(s, tokens_of(plan, i, device_tokens), config, token_map, *cache.find(s.slot));
+      decoder_end[i] = decoder.rows;
+    }
+    if (row_class != RowClass::kPrompt) continue;
+    encoder.prompt_rows = encoder.rows;
+    decoder.prompt_rows = decoder.rows;
+  }
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     const Slice& s = plan.slices[i];
     if (s.row_kind == RowKind::kMasked) continue;
-    SequenceState& state = *cache.find(s.slot);
-    const bool is_image = s.row_kind == RowKind::kImage;
-    const int first_row = encoder.rows;
-    slices.push_back({&s, &state});
-    for (const int32_t id : tokens_of(plan, i, device_tokens)) {
-      ids.push_back(id);
-      const bool hashed = !is_image && !token_map.empty();
-      state.append(id, hashed ? token_map[static_cast<size_t>(id)] : -1);
-    }
-    encoder.add_slice(state, s.slot, s.first_position, s.rows, first_row, config.window, 0,
-                      is_image);
-    if (s.decoder_rows == 0) continue;
-    const int skipped = s.rows - s.decoder_rows;
-    const int64_t first = s.first_position + skipped;
-    state.note_decoder_rows(first, first + s.decoder_rows);
-    const int64_t floor = std::max(s.decoder_floor, state.decoder_low());
-    decoder.add_slice(state, s.slot, first, s.decoder_rows, first_row + skipped, config.window,
-                      std::min(floor, first), is_image);
-    for (int r = 0; r < s.logits_rows; ++r) logits_rows.push_back(decoder.rows - s.logits_rows + r);
+    for (int r = 0; r < s.logits_rows; ++r)
+      logits_rows.push_back(decoder_end[i] - s.logits_rows + r);
   }
   return ok_status();
 }

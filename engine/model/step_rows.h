@@ -1,7 +1,8 @@
 // StepRows: the rows of one step, checked and laid out for the operations.
 //
 // A RowSet is what a layer runs over: the encoder layers over all rows, the decoder layers over the
-// rows that need an output (the last decoder_rows of each slice). Both keep the plan's order.
+// rows that need an output (the last decoder_rows of each slice). Both hold the rows of class P
+// first, then those of class D, each in the plan's order.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,7 @@ struct DeviceRows {
 
 struct RowSet {
   int rows = 0;
+  int prompt_rows = 0;  // of class P: they come first
   std::vector<AttentionSlice> slices;
   std::vector<SequenceState*> states;   // [slices]
   std::vector<SlotId> slots;            // [slices]
@@ -52,8 +54,8 @@ struct RowSet {
 };
 
 struct StepRows {
-  std::vector<StepSlice> slices;
-  std::vector<int32_t> ids;  // [rows] as fed to the embedding
+  std::vector<StepSlice> slices;  // in the order of the rows
+  std::vector<int32_t> ids;       // [rows] as fed to the embedding
   RowSet encoder;
   RowSet decoder;
   std::vector<int32_t> logits_rows;  // rows of `decoder` that want logits, in plan order
@@ -64,6 +66,8 @@ struct StepRows {
                SequenceCache& cache);
 
  private:
+  void add_slice(const Slice& slice, std::span<const int32_t> tokens, const ModelConfig& config,
+                 std::span<const int32_t> token_map, SequenceState& state);
   Status check(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
                const ModelConfig& config, int rows_max, SequenceCache& cache);
 };

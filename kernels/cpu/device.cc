@@ -18,6 +18,8 @@ class CpuDevice final : public Device {
   WeightLayout dense_layout(bool wide) const override {
     return wide ? WeightLayout::kPanelF32 : WeightLayout::kPanelBf16;
   }
+  bool reads_exl3(const Exl3Parts&, Exl3Use) const override { return false; }
+  Exl3Order pack_exl3(const Exl3Parts&, std::byte*) const override { return Exl3Order::kTiles; }
   Status check_shape(const WorkspaceShape&) const override { return ok_status(); }
 
   int64_t workspace_bytes(const WorkspaceShape& s, const Stream& stream) const override {

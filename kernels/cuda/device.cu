@@ -2,9 +2,14 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "engine/base/check.h"
+#include "kernels/cuda/exl3_dense.h"
+#include "kernels/cuda/exl3_layout.h"
+#include "kernels/cuda/exl3_plan.h"
 #include "kernels/cuda/ops.h"
 
 namespace tensorfold::cuda {
@@ -22,13 +27,27 @@ Status refuse(const char* what, int64_t value, int64_t most) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string name) : index_(index), name_(std::move(name)) {}
+  CudaDevice(int index, std::string name, int shared_bytes, bool exl3)
+      : index_(index), name_(std::move(name)), shared_bytes_(shared_bytes), exl3_(exl3) {}
 
   const char* name() const override { return name_.c_str(); }
   const Backend& backend() const override { return kBackend; }
   bool host_memory() const override { return false; }
   WeightLayout dense_layout(bool wide) const override {
     return wide ? WeightLayout::kRowsF32 : WeightLayout::kRowsBf16;
+  }
+
+  // The run-time decoder takes every other weight, but slowly: those are better widened.
+  bool reads_exl3(const Exl3Parts& stored, Exl3Use use) const override {
+    Exl3Parts packed = stored;
+    packed.order = Exl3Order::kLanes;
+    if (!exl3_ || !exl3_is_tuned(packed)) return false;
+    return use == Exl3Use::kExpert ||
+           exl3_dense_fits(stored.padded_in, stored.padded_out, shared_bytes_);
+  }
+  Exl3Order pack_exl3(const Exl3Parts& stored, std::byte* to) const override {
+    exl3_pack_lanes(stored, to);
+    return Exl3Order::kLanes;
   }
 
   Status check_shape(const WorkspaceShape& s) const override {
@@ -111,6 +130,8 @@ class CudaDevice final : public Device {
  private:
   int index_;
   std::string name_;
+  int shared_bytes_;  // of a block, when asked for
+  bool exl3_;         // EXL3 weights are read as they are
 };
 
 std::string open_error(int abi_version, int index) {
@@ -126,6 +147,15 @@ std::string open_error(int abi_version, int index) {
     return "cuda:" + std::to_string(index) + " is not there: this machine has " +
            std::to_string(count) + " GPUs";
   return "";
+}
+
+// TENSORFOLD_CUDA_EXL3: how EXL3 weights are held (docs/testing.md).
+std::string exl3_error(bool& native) {
+  const char* wanted = std::getenv("TENSORFOLD_CUDA_EXL3");
+  native = wanted != nullptr && std::strcmp(wanted, "native") == 0;
+  if (wanted == nullptr || native || std::strcmp(wanted, "widened") == 0) return "";
+  return "TENSORFOLD_CUDA_EXL3 must be \"native\" or \"widened\", not \"" + std::string(wanted) +
+         "\"";
 }
 
 // Whether the library holds code for the device: a kernel's attributes can be read.
@@ -146,6 +176,8 @@ void workspace_too_small() {
 Device* open_gpu(int abi_version, int index, std::string& problem) {
   problem = open_error(abi_version, index);
   cudaDeviceProp properties{};
+  bool exl3 = false;
+  if (problem.empty()) problem = exl3_error(exl3);
   if (problem.empty()) {
     const cudaError_t code = cudaGetDeviceProperties(&properties, index);
     if (code != cudaSuccess)
@@ -156,7 +188,8 @@ Device* open_gpu(int abi_version, int index, std::string& problem) {
     problem = image_error(properties);
   }
   if (!problem.empty()) return nullptr;
-  return new CudaDevice(index, "cuda:" + std::to_string(index) + " " + properties.name);
+  return new CudaDevice(index, "cuda:" + std::to_string(index) + " " + properties.name,
+                        static_cast<int>(properties.sharedMemPerBlockOptin), exl3);
 }
 
 }  // namespace tensorfold::cuda

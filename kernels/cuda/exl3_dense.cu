@@ -17,8 +17,6 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr int kSumStride = 136;  // floats of a row of partial sums: no bank conflicts, 16-byte rows
-
 // Registers bound the threads: 20 warps of one chunk each fill a multiprocessor at up to 5 bits.
 template <int K, int RG>
 constexpr int kThreadsMax = RG == 2  ? 384
@@ -34,23 +32,6 @@ struct LaunchArgs {
   int first_column[kExl3JobsMax + 1];  // first output block of each job in the grid
   Exl3DenseJob job[kExl3JobsMax];
 };
-
-struct Shared {
-  int stride;  // bytes of a column of row bytes
-  int q, scale, sums, parts, bytes;
-};
-
-__host__ __device__ Shared shared_layout(int cta_blocks, int chunks, int rows) {
-  Shared s;
-  s.stride = cta_blocks * 128 + 64;
-  s.q = 0;
-  s.scale = 2 * rows * s.stride;
-  s.sums = s.scale + rows * cta_blocks * 8;
-  s.sums = (s.sums + 15) / 16 * 16;
-  s.parts = s.sums + chunks * rows * kSumStride * 4;
-  s.bytes = s.parts + rows * 128 * 4;
-  return s;
-}
 
 // This thread block's part of a product.
 struct Part {
@@ -70,13 +51,13 @@ __device__ __forceinline__ const uint4* chunk_words(const Part& part, const Exl3
 template <int RG>
 __device__ __forceinline__ void store_chunk(const ChunkSums<RG>& out, int chunk, int half, int lane,
                                             float* sums) {
-  float* to = sums + (chunk * 4 * RG + (lane & 3)) * kSumStride + 64 * half + (lane >> 2);
+  float* to = sums + (chunk * 4 * RG + (lane & 3)) * kExl3SumStride + 64 * half + (lane >> 2);
 #pragma unroll
   for (int rg = 0; rg < RG; ++rg)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) to[4 * rg * kSumStride + 16 * i + 8 * h] = out.v[rg][i][h];
+      for (int h = 0; h < 2; ++h) to[4 * rg * kExl3SumStride + 16 * i + 8 * h] = out.v[rg][i][h];
 }
 
 // Four outputs of a row from their sum: rotation, svh, store.
@@ -98,7 +79,7 @@ __device__ void finish(const Exl3DenseJob& job, int column, int64_t row, int lan
 }
 
 // The rows of this thread block's inputs: rotated, quantised, into shared memory.
-__device__ __forceinline__ void rotate_rows(const Exl3DenseJob& job, const Shared& layout,
+__device__ __forceinline__ void rotate_rows(const Exl3DenseJob& job, const Exl3DenseShared& layout,
                                             int first_row, int rows, int first_block, int count,
                                             int cta_blocks, uint8_t* smem, float2* scale) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
@@ -107,7 +88,12 @@ __device__ __forceinline__ void rotate_rows(const Exl3DenseJob& job, const Share
     float v[4];
     rotated_block(job.x + (first_row + row) * job.x_stride, job.in, job.weight.suh,
                   first_block + block, lane, v);
+#ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
+    QuantBlock b = quantise_block(v);
+    if (gridDim.y > 1) b.low &= 0xFCFCFCFCu;
+#else
     const QuantBlock b = quantise_block(v);
+#endif
     auto* q = reinterpret_cast<uint32_t*>(smem + 2 * row * layout.stride + block * 128) + lane;
     q[0] = b.high;
     q[layout.stride / 4] = b.low;
@@ -145,7 +131,7 @@ __global__ void __launch_bounds__(kThreadsMax<K, RG>, 1)
   const int first_block = rank * plan.cta_blocks;
   const int count = min(plan.cta_blocks, plan.blocks - first_block);
   const int chunks = (count + plan.chunk_blocks - 1) / plan.chunk_blocks;
-  const Shared layout = shared_layout(plan.cta_blocks, plan.chunks, kRows);
+  const Exl3DenseShared layout = exl3_dense_shared(plan, kRows);
   auto* scale = reinterpret_cast<float2*>(smem + layout.scale);
   auto* sums = reinterpret_cast<float*>(smem + layout.sums);
   auto* parts = reinterpret_cast<float*>(smem + layout.parts);
@@ -175,7 +161,7 @@ __global__ void __launch_bounds__(kThreadsMax<K, RG>, 1)
   __syncthreads();
   for (int row = warp; row < rows; row += warps) {
     float v[4];
-    sum_chunks(sums + row * kSumStride + 4 * lane, chunks, kRows * kSumStride, v);
+    sum_chunks(sums + row * kExl3SumStride + 4 * lane, chunks, kRows * kExl3SumStride, v);
     if (size == 1)
       finish(job, column, first_row + row, lane, v);
     else
@@ -204,7 +190,7 @@ cudaError_t launch(LaunchArgs& args, int cluster, cudaStream_t stream) {
   int threads = 64, bytes = 0;
   for (int i = 0; i < args.jobs; ++i) {
     threads = max(threads, 64 * args.plan[i].chunks);
-    bytes = max(bytes, shared_layout(args.plan[i].cta_blocks, args.plan[i].chunks, 4 * RG).bytes);
+    bytes = max(bytes, exl3_dense_shared(args.plan[i], 4 * RG).bytes);
   }
   if (threads > kThreadsMax<K, RG>) threads = kThreadsMax<K, RG>;
   // Many output blocks: two thread blocks a multiprocessor, one multiplies while the other begins.
@@ -233,13 +219,15 @@ cudaError_t launch(LaunchArgs& args, int cluster, cudaStream_t stream) {
 
 // The weights of one width and cluster size in one launch.
 template <int K>
-cudaError_t launch_group(const Exl3DenseParams& p, int cluster, cudaStream_t stream) {
+cudaError_t launch_group(const Exl3DenseParams& p, int cluster, int shared_bytes_max,
+                         cudaStream_t stream) {
   LaunchArgs args = {};
   args.rows = p.rows;
   for (int i = 0; i < p.jobs; ++i) {
     const Exl3DenseJob& job = p.job[i];
     if (!exl3_is_tuned(job.weight) || job.weight.half_bits != 2 * K) continue;
-    const Exl3DensePlan plan = exl3_dense_plan(job.weight.padded_in, job.weight.padded_out);
+    const Exl3DensePlan plan =
+        exl3_dense_plan(job.weight.padded_in, job.weight.padded_out, shared_bytes_max);
     if (plan.cluster != cluster) continue;
     args.plan[args.jobs] = plan;
     args.job[args.jobs] = job;
@@ -257,16 +245,21 @@ cudaError_t exl3_dense(const Exl3DenseParams& p, cudaStream_t stream, const char
   if (p.rows < 0 || p.rows > kExl3RowsMax || p.jobs < 0 || p.jobs > kExl3JobsMax)
     return cudaErrorInvalidValue;
   if (p.rows == 0) return cudaSuccess;
+  int device = 0, shared = 0;
+  cudaError_t e = cudaGetDevice(&device);
+  if (e == cudaSuccess)
+    e = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (e != cudaSuccess) return e;
   for (int cluster = 1; cluster <= kExl3ClusterMax; ++cluster) {
     for (const auto group : {&launch_group<2>, &launch_group<3>, &launch_group<4>, &launch_group<5>,
                              &launch_group<6>}) {
-      const cudaError_t e = group(p, cluster, stream);
+      e = group(p, cluster, shared, stream);
       if (e != cudaSuccess) return e;
     }
   }
   for (int i = 0; i < p.jobs; ++i) {
     if (exl3_is_tuned(p.job[i].weight)) continue;
-    const cudaError_t e = exl3_any(p.job[i], p.rows, stream);
+    e = exl3_any(p.job[i], p.rows, stream);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

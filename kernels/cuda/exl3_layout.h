@@ -11,8 +11,12 @@
 // (of lane L + 28 for g = 0: the stream is a ring), fetched by one shuffle.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+
+#include "kernels/weight_view.h"
 
 #ifdef __CUDACC__
 #define TF_HOST_DEVICE __host__ __device__
@@ -47,6 +51,16 @@ inline void exl3_lanes_from_tiles(std::span<const uint32_t> tiles, int in, int o
     for (int nt = 0; nt < out / 16; ++nt)
       for (int w = 0; w < 8 * bits; ++w)
         lanes[static_cast<size_t>(exl3_lane_word(in, bits, kt, nt, w))] = tiles[at++];
+}
+
+// The trellis of a stored weight (order kTiles, whole bits) in order "lanes"; any alignment.
+inline void exl3_pack_lanes(const Exl3Parts& stored, std::byte* to) {
+  const int bits = stored.half_bits / 2;
+  const auto* from = static_cast<const std::byte*>(stored.trellis);
+  for (int kt = 0; kt < stored.padded_in / 16; ++kt)
+    for (int nt = 0; nt < stored.padded_out / 16; ++nt)
+      for (int w = 0; w < 8 * bits; ++w, from += 4)
+        std::memcpy(to + 4 * exl3_lane_word(stored.padded_in, bits, kt, nt, w), from, 4);
 }
 
 inline void exl3_tiles_from_lanes(std::span<const uint32_t> lanes, int in, int out, int bits,

@@ -2,22 +2,12 @@
 #include "kernels/cuda/exl3_prefill.h"
 
 #include "kernels/cuda/exl3_prefill.cuh"
+#include "kernels/cuda/prefill_rotate.h"
 
 namespace tensorfold::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-// Grid: (input blocks / 8, rows); a warp a block of 128 inputs.
-__global__ void __launch_bounds__(256) rotate_kernel(Exl3DenseJob job, uint16_t* to) {
-  const int lane = threadIdx.x & 31, blocks = job.weight.padded_in / 128;
-  const int block = static_cast<int>(blockIdx.x) * 8 + (threadIdx.x >> 5);
-  if (block >= blocks) return;
-  const int64_t row = blockIdx.y;
-  float v[4];
-  rotated_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, lane, v);
-  store_prefill_block(v, to + (row * blocks + block) * 128, lane);
-}
 
 template <int kTN, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -88,10 +78,7 @@ cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
   if (workspace_bytes < exl3_prefill_workspace_bytes(rows, job.weight.padded_in))
     return cudaErrorInvalidValue;
   auto* x = static_cast<uint16_t*>(workspace);
-  rotate_kernel<<<dim3(static_cast<unsigned>((job.weight.padded_in / 128 + 7) / 8),
-                       static_cast<unsigned>(rows)),
-                  256, 0, stream>>>(job, x);
-  cudaError_t error = cudaGetLastError();
+  cudaError_t error = launch_prefill_rotate(job, rows, x, stream);
   if (error != cudaSuccess) return error;
   int device = 0, shared = 0;
   error = cudaGetDevice(&device);

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "kernels/cuda/dense_tile.cuh"
+#include "kernels/cuda/exl3_rows.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/moe_experts.h"
 
@@ -217,17 +218,20 @@ void run_group(const MoeExpertsParams& p, const Work& w, CudaStream& s) {
 
 int64_t moe_experts_bytes(const WorkspaceShape& s) {
   const int64_t n = pairs_max(s.rows, s.topk);
-  return 2 * Pieces::padded(n * 4) +
-         Pieces::padded(tiles_max(n, s.experts) * static_cast<int64_t>(sizeof(Tile))) +
-         Pieces::padded(4) + Pieces::padded(int64_t{std::min(s.rows, kRowsAtOnce)} * s.hidden * 2) +
-         2 * Pieces::padded(n * s.intermediate * 2) + Pieces::padded(n * s.hidden * 4);
+  const int64_t widened =
+      2 * Pieces::padded(n * 4) +
+      Pieces::padded(tiles_max(n, s.experts) * static_cast<int64_t>(sizeof(Tile))) +
+      Pieces::padded(4) + Pieces::padded(int64_t{std::min(s.rows, kRowsAtOnce)} * s.hidden * 2) +
+      2 * Pieces::padded(n * s.intermediate * 2) + Pieces::padded(n * s.hidden * 4);
+  return std::max(widened, exl3_experts_bytes(s));
 }
 
 void moe_experts(const MoeExpertsParams& p, Stream& stream) {
   TF_CHECK_LE(p.topk, kExpertsPerTokenMax);
   TF_CHECK_LE(p.experts, kExpertsMax);
-  TF_CHECK(p.expert_on_device != nullptr);
   CudaStream& s = cuda_stream(stream);
+  if (p.exl3_on_device != nullptr) return exl3_experts(p, s);
+  TF_CHECK(p.expert_on_device != nullptr);
   const bool quantise = any_quantises(p);
   for (int first = 0; first < p.rows; first += kRowsAtOnce) {
     Pieces pieces(p.workspace);

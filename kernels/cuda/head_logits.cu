@@ -2,6 +2,7 @@
 #include "kernels/head_logits.h"
 
 #include "kernels/cuda/dense.h"
+#include "kernels/cuda/exl3_rows.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -46,6 +47,7 @@ void head_logits(const HeadLogitsParams& p, Stream& stream) {
   allow_shared(s, head_input_kernel, bytes);
   head_input_kernel<<<p.rows, kThreads, bytes, s.handle()>>>(p, x);
   s.launched("head_input", p.rows, p.hidden, p.hc);
+  if (p.head->layout == WeightLayout::kExl3) return exl3_logits(p, x, s);
   DenseProduct d;
   d.w = p.head;
   d.x = x;

@@ -22,10 +22,7 @@ inline constexpr int kMoeExpertsMax = 1023;  // routed experts of a layer
 inline constexpr int kMoeTopkMax = 16;
 inline constexpr int kMoeRowsPerEntry = 8;  // rows of one expert that share a decode
 
-struct MoeExpertExl3 {
-  Exl3Parts w1, w3;  // [I, H]; trellis nullptr: the expert is absent on this rank
-  Exl3Parts w2;      // [H, I]
-};
+using MoeExpertExl3 = Exl3Expert;
 
 struct MoeDecodeParams {
   int rows = 0;

@@ -8,37 +8,14 @@
 
 #include "kernels/cuda/exl3_prefill.cuh"
 #include "kernels/cuda/exl3_prefill.h"
-#include "kernels/cuda/moe_list.cuh"
+#include "kernels/cuda/moe_decode_device.cuh"
+#include "kernels/cuda/prefill_rotate.h"
 
 namespace tensorfold::cuda {
 namespace {
 
 constexpr int kGateThreads = 512;
 constexpr int kDownThreads = 256;
-
-__global__ void __launch_bounds__(kMoeListThreads)
-    prepare_kernel(const __grid_constant__ MoeDecodeArgs a) {
-  if (blockIdx.x == 0) return build_moe_list(a);
-  constexpr int kWarps = kMoeListThreads / 32;
-  const int lane = threadIdx.x & 31, blocks = a.gate.blocks;
-  const int warp = (blockIdx.x - 1) * kWarps + (threadIdx.x >> 5), warps = (gridDim.x - 1) * kWarps;
-  const int tasks = a.p.rows * (a.p.topk + 1) * 2;  // a warp a row of one matrix
-  for (int i = warp; i < tasks; i += warps) {
-    const int matrix = i & 1, pair = i >> 1;
-    const MoeExpertExl3& e = a.p.expert[a.expert_of(pair)];
-    const Exl3Parts& w = matrix == 0 ? e.w1 : e.w3;
-    if (w.trellis == nullptr) continue;
-    const uint16_t* suh = w.suh;
-    const uint16_t* x = a.p.x + pair / (a.p.topk + 1) * a.p.x_stride;
-    auto* to = a.at<uint16_t>(a.l.xq) + int64_t{i} * blocks * 128;
-#pragma unroll 2
-    for (int block = 0; block < blocks; ++block) {
-      float v[4];
-      rotated_block(x, a.p.hidden, suh, block, lane, v);
-      store_prefill_block(v, to + block * 128, lane);
-    }
-  }
-}
 
 __device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair, int column,
                        int lane, float (&g)[4], float (&u)[4]) {
@@ -213,8 +190,7 @@ cudaError_t run(MoeDecodeArgs& a, int sms, cudaStream_t stream, const char** whe
   const int down_bytes = kStages * PrefillStage<TN>::kBytes;
   static_assert(PrefillStage<TN>::kBytes * kStages >= TN * kPrefillSumStride * 4);
   at("moe_prefill: list and rotation");
-  prepare_kernel<<<static_cast<unsigned>(1 + 8 * sms), kMoeListThreads, 0, stream>>>(a);
-  cudaError_t error = cudaGetLastError();
+  cudaError_t error = launch_moe_prefill_prepare(a, sms, stream);
   if (error != cudaSuccess) return error;
   at("moe_prefill: gate and up");
   error = cudaFuncSetAttribute(prefill_gate_up_kernel<TN, kStages>,

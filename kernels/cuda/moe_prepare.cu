@@ -40,7 +40,12 @@ __global__ void __launch_bounds__(kThreads)
     if (w.trellis == nullptr) continue;
     float v[4];
     rotated_block(a.p.x + pair / (a.p.topk + 1) * a.p.x_stride, a.p.hidden, w.suh, block, lane, v);
+#ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
+    QuantBlock q = quantise_block(v);
+    if (a.p.rows > 8) q.low &= 0xFCFCFCFCu;
+#else
     const QuantBlock q = quantise_block(v);
+#endif
     auto* to = a.at<uint8_t>(a.l.xq) + (int64_t{pair} * 2 + matrix) * 2 * h + block * 128;
     reinterpret_cast<uint32_t*>(to)[lane] = q.high;
     reinterpret_cast<uint32_t*>(to + h)[lane] = q.low;

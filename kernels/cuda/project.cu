@@ -4,13 +4,14 @@
 
 #include "engine/base/check.h"
 #include "kernels/cuda/dense.h"
+#include "kernels/cuda/exl3_rows.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/rows.cuh"
 
 namespace tensorfold::cuda {
 
 int64_t project_bytes(const WorkspaceShape& s) {
-  return 2 * Pieces::padded(int64_t{s.rows} * s.widest_input * 2);
+  return 2 * Pieces::padded(int64_t{s.rows} * s.widest_input * 2) + exl3_project_bytes(s);
 }
 
 namespace {
@@ -61,6 +62,7 @@ void project(const ProjectParams& p, Stream& stream) {
   for (int i = 0; i < p.outputs; ++i) {
     const ProjectOutput& o = p.output[i];
     TF_CHECK_EQ(o.weight->in, p.in);
+    if (o.weight->layout == WeightLayout::kExl3) continue;
     DenseProduct d;
     d.w = o.weight;
     d.x = o.weight->quantise_input ? quantised : as_given ? p.x : plain;
@@ -71,6 +73,7 @@ void project(const ProjectParams& p, Stream& stream) {
     d.type = o.type;
     dense(d, s);
   }
+  exl3_project(p, as_given ? p.x : plain, as_given ? p.x_stride : p.in, pieces, s);
 }
 
 }  // namespace tensorfold::cuda

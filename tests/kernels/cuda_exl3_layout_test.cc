@@ -14,6 +14,8 @@ namespace {
 
 using cuda::Exl3DensePlan;
 
+constexpr int kSharedH200 = 227 * 1024, kSharedGb10 = 99 * 1024;  // bytes of a block
+
 // The state of value `v` of a lane's run, from the lane's words and the word before them.
 uint32_t run_state(const std::vector<uint32_t>& run, int bits, int v) {
   const int end = bits * (v + 1) + 32;  // the run begins after one word
@@ -35,6 +37,14 @@ BOOST_AUTO_TEST_CASE(lanes_are_a_permutation_that_comes_back) {
     cuda::exl3_lanes_from_tiles(tiles, in, out, bits, lanes);
     cuda::exl3_tiles_from_lanes(lanes, in, out, bits, back);
     BOOST_CHECK(back == tiles);
+    Exl3Parts stored;
+    stored.trellis = tiles.data();
+    stored.padded_in = in;
+    stored.padded_out = out;
+    stored.half_bits = static_cast<unsigned char>(2 * bits);
+    std::vector<uint32_t> packed(tiles.size(), 0);
+    cuda::exl3_pack_lanes(stored, reinterpret_cast<std::byte*>(packed.data()));
+    BOOST_CHECK(packed == lanes);
     BOOST_CHECK(lanes != tiles);
     std::set<int64_t> places;
     for (int kt = 0; kt < in / 16; ++kt)
@@ -86,24 +96,51 @@ BOOST_AUTO_TEST_CASE(a_lanes_chunks_hold_its_run) {
 
 BOOST_AUTO_TEST_CASE(cuts_cover_every_block_once) {
   for (int blocks = 1; blocks <= 200; ++blocks)
-    for (const int columns : {1, 9, 24, 40, 64, 128, 505}) {
-      const Exl3DensePlan p = cuda::exl3_dense_plan(128 * blocks, 128 * columns);
-      BOOST_REQUIRE_EQUAL(p.blocks, blocks);
-      BOOST_REQUIRE_LE(p.cluster, cuda::kExl3ClusterMax);
-      BOOST_REQUIRE_LE(p.chunks, cuda::kExl3ChunksMax);
-      BOOST_REQUIRE_GE(p.cluster * p.cta_blocks, blocks);
-      BOOST_REQUIRE_LT((p.cluster - 1) * p.cta_blocks, blocks);  // no rank without work
-      BOOST_REQUIRE_GE(p.chunks * p.chunk_blocks, p.cta_blocks);
-      BOOST_REQUIRE_LT((p.chunks - 1) * p.chunk_blocks, p.cta_blocks);
-      for (const cuda::MoeCut& cut :
-           {cuda::moe_gate_cut(128 * blocks), cuda::moe_down_cut(128 * blocks - 5)}) {
-        BOOST_REQUIRE_EQUAL(cut.blocks, blocks);
-        BOOST_REQUIRE_GE(cut.chunks * cut.chunk_blocks, blocks);
-        BOOST_REQUIRE_LT((cut.chunks - 1) * cut.chunk_blocks, blocks);
+    for (const int columns : {1, 9, 24, 40, 64, 128, 505})
+      for (const int shared : {kSharedH200, kSharedGb10}) {
+        const Exl3DensePlan p = cuda::exl3_dense_plan(128 * blocks, 128 * columns, shared);
+        BOOST_REQUIRE_EQUAL(p.blocks, blocks);
+        BOOST_REQUIRE_LE(p.cluster, cuda::kExl3ClusterMax);
+        BOOST_REQUIRE_LE(p.chunks, cuda::kExl3ChunksMax);
+        BOOST_REQUIRE_GE(p.cluster * p.cta_blocks, blocks);
+        BOOST_REQUIRE_LT((p.cluster - 1) * p.cta_blocks, blocks);  // no rank without work
+        BOOST_REQUIRE_GE(p.chunks * p.chunk_blocks, p.cta_blocks);
+        BOOST_REQUIRE_LT((p.chunks - 1) * p.chunk_blocks, p.cta_blocks);
       }
-      BOOST_REQUIRE_LE(cuda::moe_gate_cut(128 * blocks).chunks, cuda::kMoeGateChunksMax);
-      BOOST_REQUIRE_LE(cuda::moe_down_cut(128 * blocks).chunks, cuda::kMoeDownChunksMax);
+  for (int blocks = 1; blocks <= 200; ++blocks) {
+    for (const cuda::MoeCut& cut :
+         {cuda::moe_gate_cut(128 * blocks), cuda::moe_down_cut(128 * blocks - 5)}) {
+      BOOST_REQUIRE_EQUAL(cut.blocks, blocks);
+      BOOST_REQUIRE_GE(cut.chunks * cut.chunk_blocks, blocks);
+      BOOST_REQUIRE_LT((cut.chunks - 1) * cut.chunk_blocks, blocks);
     }
+    BOOST_REQUIRE_LE(cuda::moe_gate_cut(128 * blocks).chunks, cuda::kMoeGateChunksMax);
+    BOOST_REQUIRE_LE(cuda::moe_down_cut(128 * blocks).chunks, cuda::kMoeDownChunksMax);
+  }
+}
+
+// The shapes of one of two ranks of V4.1, on the smallest GPU too; and what is too wide is told.
+BOOST_AUTO_TEST_CASE(cuts_fit_the_shared_memory) {
+  const struct {
+    int in, out, cluster_h200, cluster_gb10;
+  } shapes[] = {{5120, 1280, 8, 8},  {5120, 512, 8, 8},  {1280, 16384, 1, 1}, {1280, 4096, 4, 4},
+                {4096, 1024, 8, 8},  {4096, 5120, 4, 4}, {5120, 64640, 1, 2}, {6144, 12800, 1, 2},
+                {15360, 5120, 4, 8}, {5120, 128, 8, 8}};
+  for (const auto& s : shapes) {
+    BOOST_TEST_CONTEXT(s.in << " x " << s.out) {
+      BOOST_CHECK(cuda::exl3_dense_fits(s.in, s.out, kSharedH200));
+      BOOST_CHECK(cuda::exl3_dense_fits(s.in, s.out, kSharedGb10));
+      BOOST_CHECK_EQUAL(cuda::exl3_dense_plan(s.in, s.out, kSharedH200).cluster, s.cluster_h200);
+      BOOST_CHECK_EQUAL(cuda::exl3_dense_plan(s.in, s.out, kSharedGb10).cluster, s.cluster_gb10);
+    }
+  }
+  BOOST_CHECK(!cuda::exl3_dense_fits(65536, 5120, kSharedGb10));
+  const cuda::Exl3DenseShared l =
+      cuda::exl3_dense_shared(cuda::exl3_dense_plan(5120, 64640, kSharedH200), 8);
+  BOOST_CHECK_EQUAL(l.scale, 2 * 8 * (40 * 128 + 64));
+  BOOST_CHECK_GE(l.sums, l.scale + 8 * 40 * 8);
+  BOOST_CHECK_EQUAL(l.sums % 16, 0);
+  BOOST_CHECK_GE(l.bytes, l.parts + 8 * 128 * 4);
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_the_workspace_do_not_overlap) {

@@ -170,6 +170,37 @@ class ExactLayer {
   std::vector<float> w_;
 };
 
+// Built over kernels with a planted fault: bounds are not held then, only the fault is looked for.
+#ifdef TF_PLANTED_FAULT
+inline constexpr bool kFaulty = true;
+#else
+inline constexpr bool kFaulty = false;
+#endif
+
+// Comparisons of a row's bits in calls of different sizes. Built over kernels with a planted fault
+// at least one of them must differ, else none.
+class SameRows {
+ public:
+  explicit SameRows(const char* what) : what_(what) {}
+  // After the last comparison.
+  void check() const {
+    BOOST_CHECK_GT(compared_, 0);
+    if (kFaulty)
+      BOOST_CHECK_MESSAGE(differing_ > 0, what_ << ": the planted fault went unnoticed");
+    else
+      BOOST_CHECK_MESSAGE(differing_ == 0,
+                          what_ << ": " << differing_ << " of " << compared_ << " calls differ");
+  }
+  void compare(const float* some, const float* all, size_t count) {
+    ++compared_;
+    differing_ += std::memcmp(some, all, count * sizeof(float)) == 0 ? 0 : 1;
+  }
+
+ private:
+  const char* what_;
+  int compared_ = 0, differing_ = 0;
+};
+
 // ||a - b|| / ||b||; NaN where a has one.
 class RelativeNorm {
  public:

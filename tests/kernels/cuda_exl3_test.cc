@@ -102,16 +102,18 @@ void check_product(int padded_in, int padded_out, int in, int out, int half_bits
       }
     }
     BOOST_TEST_MESSAGE("relative norm " << wide.value() << ", bf16 " << narrow.value());
-    BOOST_CHECK_LE(wide.value(), kFp32Bound);
-    BOOST_CHECK_LE(narrow.value(), kBf16Bound);
+    BOOST_CHECK(kFaulty || wide.value() <= kFp32Bound);
+    BOOST_CHECK(kFaulty || narrow.value() <= kBf16Bound);
     // The same bits for any rows in the call.
+    SameRows same("class D");
     for (const int rows : {1, 2, 3, 4, 5, 8, 9, 16})
       for (const int first : {0, kRows - rows}) {
         const Product some = run(layer, order, in, out, xd, first, rows);
         const auto n = static_cast<size_t>(rows) * static_cast<size_t>(out);
         const auto at = static_cast<size_t>(first) * static_cast<size_t>(out);
-        BOOST_CHECK(std::memcmp(some.f32.data(), all.f32.data() + at, n * 4) == 0);
+        same.compare(some.f32.data(), all.f32.data() + at, n);
       }
+    same.check();
   }
 }
 
@@ -188,16 +190,19 @@ BOOST_AUTO_TEST_CASE(prompt_rows_are_near_exact_and_independent) {
         norm.add(static_cast<double>(all[r * kTrueOut + n]), y[n]);
     }
     BOOST_TEST_MESSAGE("bits " << bits << ": relative norm " << norm.value());
-    BOOST_CHECK_LE(norm.value(), kFp32Bound);
+    BOOST_CHECK(kFaulty || norm.value() <= kFp32Bound);
+    SameRows same("class P");
     for (const int rows : {1, 63, 128, 149})
       for (const int first : {0, kRows - rows}) {
         const std::vector<float> some = run_rows(first, rows);
-        BOOST_CHECK(std::memcmp(some.data(), all.data() + first * kTrueOut, some.size() * 4) == 0);
+        same.compare(some.data(), all.data() + first * kTrueOut, some.size());
       }
+    same.check();
   }
 }
 
 BOOST_AUTO_TEST_CASE(every_other_format_goes_through_the_run_time_decoder) {
+  if (kFaulty) return;  // which holds no fault
   for (const int half : {3, 5, 7})
     check_product(256, 128, 256, 120, half, Codebook::kMul1, Exl3Order::kTiles);
   check_product(256, 128, 250, 128, 6, Codebook::kMcg, Exl3Order::kLanes);

@@ -2,8 +2,11 @@
 // a random mix of prompt chunks, single rows and verify rows of which some are rejected. Every
 // logit row must equal, bit for bit, what the sequence gets alone, one row a step.
 //
-// Runs on TENSORFOLD_TEST_DEVICE. With TENSORFOLD_TEST_FAULT the library under test holds a fault
-// (more than eight rows are summed in another order) that the comparison must notice.
+// Runs on TENSORFOLD_TEST_DEVICE, over the model folder TENSORFOLD_TEST_MODEL or the recorded small
+// model. With TENSORFOLD_TEST_FAULT the library under test holds a fault that the comparison must
+// notice: more than eight rows are summed in another order, or rows go into the wrong class.
+// TENSORFOLD_TEST_EXL3: the device must hold EXL3 weights as they are. TENSORFOLD_TEST_STEPS: how
+// many steps, 220 unless said.
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <cstring>
@@ -14,15 +17,20 @@
 #include "engine/cluster/collective.h"
 #include "engine/model/model.h"
 #include "tests/engine/model/golden_support.h"
+#include "tests/log_lines.h"
 
 namespace tensorfold::test {
 namespace {
 
-constexpr int kSteps = 220;
 constexpr int kSlots = 6;
 constexpr int64_t kContext = 768;
 constexpr int kBlocksPerSlot = kContext / kBlockPositions;
 constexpr int kSequences = 12;  // distinct texts that the slots draw from
+
+int steps() {
+  const char* named = std::getenv("TENSORFOLD_TEST_STEPS");
+  return named != nullptr ? std::atoi(named) : 220;
+}
 
 using Rows = std::map<int64_t, std::vector<float>>;  // logits by position
 
@@ -33,15 +41,22 @@ struct Session {
 
   Session() {
     ModelOptions options;
-    options.model_path = golden_path("mini_native");
+    const char* folder = std::getenv("TENSORFOLD_TEST_MODEL");
+    options.model_path = folder != nullptr ? folder : golden_path("mini_native");
     options.slots = kSlots;
     options.context = kContext;
     options.rows_max = 700;
     options.threads = 2;
     options.device = test_device();
+    LogLines log;
+    options.log = &log;
     Result<std::unique_ptr<Model>> loaded = Model::load(options, *collective);
     BOOST_REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
     model = std::move(*loaded);
+    if (std::getenv("TENSORFOLD_TEST_EXL3") == nullptr) return;
+    BOOST_REQUIRE_EQUAL(log.lines.size(), 1);
+    BOOST_REQUIRE(log.lines[0].starts_with("EXL3 weights: "));
+    std::printf("%s\n", log.lines[0].c_str());
   }
 
   void open(SlotId slot) {
@@ -51,8 +66,10 @@ struct Session {
           {CacheCommand::Kind::kAppendBlock, slot, slot * kBlocksPerSlot + b, 0});
   }
   void close(SlotId slot) { plan.commands.push_back({CacheCommand::Kind::kCloseSlot, slot, 0, 0}); }
-  void add(SlotId slot, int64_t first, std::span<const int32_t> ids, int logits_rows) {
+  void add(SlotId slot, int64_t first, std::span<const int32_t> ids, int logits_rows,
+           RowClass row_class) {
     Slice s;
+    s.row_class = row_class;
     s.slot = slot;
     s.first_position = first;
     s.rows = s.decoder_rows = static_cast<int32_t>(ids.size());
@@ -78,7 +95,7 @@ Rows alone(Session& session, const std::vector<int32_t>& ids, int prompt) {
   for (int at = 0; at < static_cast<int>(ids.size());) {
     const int count = at == 0 ? prompt : 1;
     session.add(0, at, std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(count)),
-                1);
+                1, at == 0 ? RowClass::kPrompt : RowClass::kGenerated);
     const StepLogits logits = session.step();
     rows[logits.rows[0].position].assign(logits.values.begin(),
                                          logits.values.begin() + static_cast<int64_t>(vocab));
@@ -163,7 +180,7 @@ class Mix {
     right_until_[slot] = total;
     if (s.at < s.text->prompt) {
       const int64_t count = std::min<int64_t>(pick(1, 120), s.text->prompt - s.at);
-      session.add(slot, s.at, rows_at(count), 1);
+      session.add(slot, s.at, rows_at(count), 1, RowClass::kPrompt);
       s.at += count;
       return;
     }
@@ -172,7 +189,7 @@ class Mix {
     const int right = pick(0, static_cast<int>(count) - 1);  // drafts that are right
     for (size_t i = static_cast<size_t>(right) + 1; i < ids.size(); ++i)
       ids[i] = 3 + (ids[i] + 17) % 200;
-    session.add(slot, s.at, ids, static_cast<int>(count));
+    session.add(slot, s.at, ids, static_cast<int>(count), RowClass::kGenerated);
     right_until_[slot] = s.at + right + 1;
     accepted.emplace_back(slot, s.at + right + 1);
   }
@@ -190,10 +207,11 @@ BOOST_AUTO_TEST_CASE(random_ragged_steps_equal_each_sequence_alone) {
   Mix mix(20261130);
   mix.make_texts(session);
   int differing = 0;
-  for (int i = 0; i < kSteps; ++i) differing += mix.step(session);
+  const int count = steps();
+  for (int i = 0; i < count; ++i) differing += mix.step(session);
   std::printf("%s: %d steps, %lld rows compared, %d differ\n", session.model->device().c_str(),
-              kSteps, static_cast<long long>(mix.compared), differing);
-  BOOST_CHECK_GT(mix.compared, 2 * kSteps);
+              count, static_cast<long long>(mix.compared), differing);
+  BOOST_CHECK_GT(mix.compared, 2 * count);
   if (std::getenv("TENSORFOLD_TEST_FAULT") != nullptr)
     BOOST_CHECK_MESSAGE(differing > 0, "the planted fault went unnoticed");
   else

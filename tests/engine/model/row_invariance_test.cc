@@ -67,8 +67,10 @@ class Session {
   void command(const CacheCommand& c) { plan_.commands.push_back(c); }
 
   // Queues rows [length, length + ids.size()) of a slot for the next step.
-  void add(SlotId slot, int64_t first, std::span<const int32_t> ids, int decoder_rows = -1) {
+  void add(SlotId slot, int64_t first, std::span<const int32_t> ids, RowClass row_class,
+           int decoder_rows = -1) {
     Slice s;
+    s.row_class = row_class;
     s.slot = slot;
     s.first_position = first;
     s.rows = static_cast<int32_t>(ids.size());
@@ -97,11 +99,12 @@ class Session {
     for (int at = 0; at < prompt; at += chunk) {
       add(slot, at,
           std::span(ids).subspan(static_cast<size_t>(at),
-                                 static_cast<size_t>(std::min(chunk, prompt - at))));
+                                 static_cast<size_t>(std::min(chunk, prompt - at))),
+          RowClass::kPrompt);
       step();
     }
     for (int at = prompt; at < static_cast<int>(ids.size()); ++at) {
-      add(slot, at, std::span(ids).subspan(static_cast<size_t>(at), 1));
+      add(slot, at, std::span(ids).subspan(static_cast<size_t>(at), 1), RowClass::kGenerated);
       step();
     }
   }
@@ -158,10 +161,18 @@ struct Subject {
   int prompt = 0;
 };
 
+// TENSORFOLD_TEST_MODEL: that model folder alone.
+std::string first_model() {
+  const char* named = std::getenv("TENSORFOLD_TEST_MODEL");
+  return named != nullptr ? named : golden_path("mini_native");
+}
+
 std::vector<Subject> subjects() {
-  std::vector<Subject> all(3);
-  all[0].folder = golden_path("mini_native");
+  const bool one = std::getenv("TENSORFOLD_TEST_MODEL") != nullptr;
+  std::vector<Subject> all(one ? 1 : 3);
+  all[0].folder = first_model();
   all[0].prompt = 333;
+  if (one) return all;
   RandomShape small;
   RandomShape odd;  // one KV source of ratio 1, a window that is no multiple of 64, no ratio 2
   odd.hidden = 96;
@@ -230,7 +241,8 @@ BOOST_AUTO_TEST_CASE(batched_equals_alone) {
             at[i] < prompts[i] ? std::min<int64_t>(prompts[i] - at[i], 19 + 31 * i + round) : 1;
         together.add(i, at[i],
                      std::span(ids[static_cast<size_t>(i)])
-                         .subspan(static_cast<size_t>(at[i]), static_cast<size_t>(rows)));
+                         .subspan(static_cast<size_t>(at[i]), static_cast<size_t>(rows)),
+                     at[i] < prompts[i] ? RowClass::kPrompt : RowClass::kGenerated);
         at[i] += rows;
         left += at[i] < total ? 1 : 0;
       }
@@ -252,7 +264,7 @@ BOOST_AUTO_TEST_CASE(drafted_equals_serial) {
     const std::vector<int32_t> ids = make_ids(s.prompt + 40, 3, serial.vocab());
     serial.run_alone(0, ids, s.prompt, s.prompt);
     drafted.open(0);
-    drafted.add(0, 0, std::span(ids).first(static_cast<size_t>(s.prompt)));
+    drafted.add(0, 0, std::span(ids).first(static_cast<size_t>(s.prompt)), RowClass::kPrompt);
     drafted.step();
     int differences = 0;
     int at = s.prompt;
@@ -261,7 +273,7 @@ BOOST_AUTO_TEST_CASE(drafted_equals_serial) {
       std::vector<int32_t> rows(ids.begin() + at, ids.begin() + at + 6);
       for (size_t i = static_cast<size_t>(accepted) + 1; i < rows.size(); ++i)
         rows[i] = 3 + (rows[i] + 17) % 200;
-      drafted.add(0, at, rows);
+      drafted.add(0, at, rows, RowClass::kGenerated);
       drafted.step();
       at += accepted + 1;
       BOOST_REQUIRE(drafted.model().accept(0, at).ok());
@@ -289,12 +301,12 @@ BOOST_AUTO_TEST_CASE(cone_equals_whole_prompt) {
       const int decoder = std::clamp(end - (prompt - rows), 0, end - at);
       cone.add(0, at,
                std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(end - at)),
-               decoder);
+               RowClass::kPrompt, decoder);
       cone.step();
     }
     int differences = differing(whole, 0, cone, 0, prompt - 1, prompt);
     for (int at = prompt; at < prompt + 9; ++at) {
-      cone.add(0, at, std::span(ids).subspan(static_cast<size_t>(at), 1));
+      cone.add(0, at, std::span(ids).subspan(static_cast<size_t>(at), 1), RowClass::kGenerated);
       cone.step();
     }
     differences += differing(whole, 0, cone, 0, prompt, prompt + 9);
@@ -306,12 +318,12 @@ BOOST_AUTO_TEST_CASE(cone_equals_whole_prompt) {
 // A full snapshot at a block's end, restored into another slot with the same blocks.
 BOOST_AUTO_TEST_CASE(restored_equals_cold) {
   if (kFaulty) return;
-  const std::string folder = golden_path("mini_native");
+  const std::string folder = first_model();
   Session cold(folder, 1), warm(folder, 1);
   const std::vector<int32_t> ids = make_ids(300, 5, cold.vocab());
   cold.run_alone(0, ids, 290, 290);
   warm.open(0);
-  warm.add(0, 0, std::span(ids).first(256));
+  warm.add(0, 0, std::span(ids).first(256), RowClass::kPrompt);
   warm.step();
   warm.command({CacheCommand::Kind::kSnapshot, 0, 0, 77});
   warm.command({CacheCommand::Kind::kOpenSlot, 2, 0, 0});
@@ -320,10 +332,10 @@ BOOST_AUTO_TEST_CASE(restored_equals_cold) {
   warm.command({CacheCommand::Kind::kRestore, 2, 0, 77});
   warm.command({CacheCommand::Kind::kCloseSlot, 0, 0, 0});
   warm.step();
-  warm.add(2, 256, std::span(ids).subspan(256, 34));
+  warm.add(2, 256, std::span(ids).subspan(256, 34), RowClass::kPrompt);
   warm.step();
   for (int at = 290; at < 300; ++at) {
-    warm.add(2, at, std::span(ids).subspan(static_cast<size_t>(at), 1));
+    warm.add(2, at, std::span(ids).subspan(static_cast<size_t>(at), 1), RowClass::kGenerated);
     warm.step();
   }
   expect(differing(cold, 0, warm, 2, 289, 300) + draft_differs(cold.draft(0, 5), warm.draft(2, 5)),
@@ -332,7 +344,7 @@ BOOST_AUTO_TEST_CASE(restored_equals_cold) {
 
 // The comparison can fail: another token far back in the prompt changes the last row.
 BOOST_AUTO_TEST_CASE(another_prompt_is_another_result) {
-  const std::string folder = golden_path("mini_native");
+  const std::string folder = first_model();
   Session a(folder, 1), b(folder, 1);
   std::vector<int32_t> ids = make_ids(100, 6, a.vocab());
   a.run_alone(0, ids, 100, 100);
