@@ -83,6 +83,7 @@ Status WorkerRank::sync(Group& group, const LinkArrival& arrival) {
   if (!order.keep) {
     parts_.gate.alone();
     reset_rank(parts_.local, shape_);
+    open_.clear();
     hello_.clean = true;
   }
   hello_.head = order.self;
@@ -146,12 +147,11 @@ Status WorkerRank::run(const StepOrder& order, const StepPlan& plan) {
 }
 
 void WorkerRank::count_open(const StepPlan& plan) {
-  int open = busy();
   for (const CacheCommand& c : plan.commands) {
-    if (c.kind == CacheCommand::Kind::kOpenSlot) ++open;
-    if (c.kind == CacheCommand::Kind::kCloseSlot) --open;
+    if (c.kind == CacheCommand::Kind::kOpenSlot) open_.insert(c.slot);
+    if (c.kind == CacheCommand::Kind::kCloseSlot) open_.erase(c.slot);
   }
-  busy_.store(open, std::memory_order_relaxed);
+  busy_.store(static_cast<int>(open_.size()), std::memory_order_relaxed);
 }
 
 // ---------------------------------------------------------------- news

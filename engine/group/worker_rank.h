@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "engine/base/clock.h"
@@ -63,6 +64,7 @@ class WorkerRank {
   const RankShape shape_;
   TierNews news_;
   Hello hello_;
+  std::set<SlotId> open_;
   bool synced_ = false;
   bool told_leaving_ = false;
   bool told_accepts_ = true;
