@@ -8,6 +8,8 @@ import subprocess
 from service import UNIT, Checks, answers, main_pid, show, wait_for
 
 NEXT = "/next.deb"
+TESTS = pathlib.Path(__file__).resolve().parents[2] / "packaging/debian/tests"
+ASIDE = '[engine]\ndrafts = "off"\n'
 OURS = '# ours\n[limits]\ndrain_s = 55\n[engine]\ndrafts = "off"\n'
 
 
@@ -24,6 +26,20 @@ def next_version(deb: pathlib.Path, out: pathlib.Path) -> None:
     subprocess.run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", folder, out],
                    check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(folder)
+
+
+def autopkgtest(checks: Checks) -> None:
+    """The package's own tests (packaging/debian/tests), as autopkgtest would run them."""
+    machine = checks.machine
+    checks.settings(ASIDE)
+    checks.restart()
+    for name, user in (("programs", "bob"), ("service", "root")):
+        shutil.copy(TESTS / name, machine.path(f"/usr/local/bin/autopkgtest-{name}"))
+        done = machine.run(f"/usr/local/bin/autopkgtest-{name}", user=user)
+        checks.that(done.returncode == 0, f"{name}: {done.returncode} {done.stdout[-1500:]}")
+    listed = re.findall(r"(?m)^Tests: (.*)$", (TESTS / "control").read_text(encoding="utf-8"))
+    found = sorted(path.name for path in TESTS.iterdir() if path.name != "control")
+    checks.that(sorted(listed) == found, f"debian/tests/control lists {listed}, there are {found}")
 
 
 def upgrade(checks: Checks) -> None:
