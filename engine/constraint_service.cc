@@ -76,6 +76,9 @@ void ConstraintService::make(const ConstraintSpec& spec, Entry& entry) const {
     return;
   }
   entry.matcher = std::move(*matcher);
+  // The first mask is made here, not in the engine's loop.
+  std::vector<uint32_t> bits(vocab_->words());
+  (void)entry.matcher->mask(entry.matcher->start(), bits);
 }
 
 // Entries that are being made are never forgotten: somebody waits for them.

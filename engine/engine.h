@@ -73,10 +73,10 @@ struct RawPrompt {
 struct Prompt {
   std::vector<ChatMessage> messages;
   std::vector<Json> tools;  // OpenAI function objects, in order
-  ThinkingOptions thinking;
   // The form that the reply must have, as the encoder writes it into the prompt: into the system
   // message that has the tools. Does not constrain anything. None: nothing is written.
   std::optional<Json> response_format;
+  ThinkingOptions thinking;
   bool continue_final = false;  // the last message is an assistant's, and the reply goes on with it
   std::optional<RawPrompt> raw;             // when set, nothing above is used
   std::optional<std::vector<TokenId>> ids;  // when set, nothing above is used
@@ -121,9 +121,9 @@ struct Request {
   int top_logprobs = -1;                // -1 none, 0 the chosen token only, n alternatives
   std::vector<TokenId> allowed_tokens;  // when not empty, no other token is sampled
   bool parallel_tool_calls = true;      // false: the reply ends after the first call
-  std::shared_ptr<const grammar::ConstraintSpec> constraint;  // the reply's form; null: any
   bool tool_calls_banned = false;       // the token that opens a call is never sampled
   bool loop_guard = false;  // reasoning that goes round in circles is closed, an answer is cut
+  std::shared_ptr<const grammar::ConstraintSpec> constraint;  // the reply's form; null: any
   std::string cache_salt;
   std::string label;        // who asked, for logs and metrics
   int64_t deadline_us = 0;  // monotonic; 0 is none
@@ -153,8 +153,8 @@ struct ReplyStats {
   double queue_s = 0, prefill_s = 0, decode_s = 0;
   int rounds = 0, drafted = 0, accepted = 0;
   std::vector<std::string> annotations;  // parts of the asked-for form that do not constrain
-};
   bool loop_closed_thinking = false, loop_ended = false;  // what loop_guard did
+};
 
 // The end token that closes a reply is not part of it: it's in no on_tokens, count or token_sha
 // (with ignore_eos it's a token like any other). kToolCalls is only known to the engine when it
@@ -273,17 +273,20 @@ struct EngineStats {
   uint64_t requests_total = 0, prompt_tokens_total = 0, cached_tokens_total = 0;
   uint64_t completion_tokens_total = 0, rounds_total = 0, drafted_total = 0, accepted_total = 0;
   uint64_t draft_pauses_total = 0;  // times that drafting stopped paying for a sequence
+  // Among drafted and accepted: tokens that a reply's form left no choice about.
+  uint64_t forced_drafted_total = 0, forced_accepted_total = 0;
+  uint64_t masks_put_off_total = 0;  // made beside the steps: they took more work than a step has
+  uint64_t loops_closed_total = 0;  // replies whose reasoning went round in circles and was closed
+  uint64_t loops_ended_total = 0;   // replies that did so outside of reasoning and were cut
   int drafts_paused = 0;            // running sequences for which it is off now
   uint64_t steps_total = 0;         // moves while the engine makes progress (watchdog)
   double prefill_seconds_total = 0, decode_seconds_total = 0;
-  uint64_t loops_closed_total = 0;  // replies whose reasoning went round in circles and was closed
-  uint64_t loops_ended_total = 0;   // replies that did so outside of reasoning and were cut
   double decode_tokens_per_second = 0;  // over the last seconds
   double prefill_tokens_per_second = 0;
+  ClusterStats cluster;
 };
 
 struct ModelInfo {
-  ClusterStats cluster;
   std::string fingerprint;
   std::string architecture;
   int64_t max_context = 0;

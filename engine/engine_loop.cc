@@ -24,7 +24,8 @@ EngineLoop::Run::Run(Submission&& s, const TextCodec& text)
     : submission(std::move(s)),
       reply(submission.request, submission.prompt.starts_in_reasoning,
             submission.price.reply_tokens, text) {
-  if (submission.mask) mask_state = submission.mask->start();
+  form.source = submission.mask;
+  if (form.source) form.state = form.source->start();
 }
 
 EngineLoop::EngineLoop(const LoopOptions& options, const LoopParts& parts)
@@ -32,7 +33,8 @@ EngineLoop::EngineLoop(const LoopOptions& options, const LoopParts& parts)
       parts_(parts),
       cache_(options.prefix),
       spilled_(cache_, options.tier),
-      planner_(options.planner, spilled_) {}
+      planner_(options.planner, spilled_),
+      masks_(options.masks, options.vocab) {}
 
 // ---------------------------------------------------------------- coming and going
 
@@ -44,6 +46,7 @@ SequenceSpec EngineLoop::sequence_spec(const Submission& submission) const {
   spec.prompt = submission.prompt.ids;
   spec.reply_tokens = submission.price.reply_tokens;
   spec.blocks = submission.price.blocks;
+  spec.head_tokens = submission.prompt.head_tokens;
   spec.draft = request.draft;
   spec.background = request.background;
   spec.client = request.label;
@@ -217,14 +220,14 @@ void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
   stats.drafted = static_cast<int>(run.drafting.acceptance.drafted());
   stats.accepted = static_cast<int>(run.drafting.acceptance.accepted());
   stats.annotations = std::move(run.submission.annotations);
-  if (!status.ok() && status.code() == StatusCode::kInternal)
   stats.loop_closed_thinking = run.reply.loop_closed_thinking();
   stats.loop_ended = run.reply.loop_ended();
+  if (!status.ok() && status.code() == StatusCode::kInternal)
     parts_.log.warning("request " + std::to_string(run.submission.ticket->id()) +
                        " failed: " + status.message());
   const auto ticket = run.submission.ticket;
   if (run.slot >= 0) {
-    planner_.close(run.slot);
+    planner_.close(run.slot, status.reason() == kReasonNonFinite);
     running_[static_cast<size_t>(run.slot)].reset();  // `run` is gone
   } else {
     TF_CHECK(planner_.remove(ticket->id()));
@@ -236,13 +239,13 @@ void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
 
 void EngineLoop::end_all(const Status& status) {
   broken_ = status;
-  while (!waiting_.empty()) {
-    const auto ticket = waiting_.front().ticket;
-    unqueue(ticket->id());
   end_requests(status);
 }
 
 void EngineLoop::end_requests(const Status& status) {
+  while (!waiting_.empty()) {
+    const auto ticket = waiting_.front().ticket;
+    unqueue(ticket->id());
     waiting_.pop_front();
     ticket->finish(status, FinishReason::kFailed, {});
   }
@@ -273,13 +276,16 @@ bool EngineLoop::turn() {
 }
 
 void EngineLoop::step() {
-  const std::vector<DraftChoice> choices = choose_drafts();
+  masks_.begin_step();
+  std::vector<DraftChoice> choices = choose_drafts();
+  const bool held = ready_masks(choices);
   std::vector<SlotId> constrained;
   for (const auto& run : running_) {
     if (run && run->submission.mask) constrained.push_back(run->slot);
   }
   StepPlan plan = planner_.plan(choices, constrained, mask_words(options_.vocab));
   fill_masks(plan);
+  if (held && plan.slices.empty()) masks_.wait(kMaskWaitUs);
   const int64_t begin = parts_.clock.monotonic_us();
   Status status;
   try {
@@ -294,13 +300,14 @@ void EngineLoop::step() {
 }
 
 // How many of the drafts that lie ready may be verified at all.
-int32_t EngineLoop::drafts_usable(const Run& run) const {
+int32_t EngineLoop::drafts_usable(Run& run) {
   const auto left =
       static_cast<int32_t>(std::min<int64_t>(planner_.reply_left(run.slot) - 1, kDraftRowsMax));
   int32_t usable = std::min({planner_.drafts_ready(run.slot), left, run.reply.drafts_allowed()});
   if (!run.submission.mask) return usable;
+  if (!masks_.catch_up(run.form)) return 0;
   // A draft that the constraint forbids could only be rejected; nor is there a mask behind it.
-  MaskState state = run.mask_state;
+  MaskState state = run.form.state;
   for (int32_t i = 0; i < usable; ++i) {
     const TokenId draft = run.last.drafts[static_cast<size_t>(i)];
     state = run.submission.mask->next(state, draft);
@@ -339,22 +346,6 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
     choices.push_back({queries[i].slot, depths[i], propose});
   }
   return choices;
-}
-
-void EngineLoop::fill_masks(StepPlan& plan) const {
-  const auto words = static_cast<size_t>(plan.mask_words);
-  for (const SampleSpec& sample : plan.samples) {
-    if (sample.mask_slot < 0) continue;
-    const Run& run = *running_[static_cast<size_t>(sample.slot)];
-    MaskState state = run.mask_state;
-    for (int32_t i = 0; i < sample.verify_rows; ++i) {
-      const size_t row = static_cast<size_t>(sample.mask_slot) + static_cast<size_t>(i);
-      // A dead end leaves a mask of nothing, and the sampler names it.
-      (void)run.submission.mask->mask(state, std::span(plan.masks).subspan(row * words, words));
-      if (i + 1 < sample.verify_rows)
-        state = run.submission.mask->next(state, run.last.drafts[static_cast<size_t>(i)]);
-    }
-  }
 }
 
 }  // namespace tensorfold

@@ -44,6 +44,7 @@ struct LoopOptions {
   GroupLife* group = nullptr;  // the ranks behind the runner; nullptr: one
   int vocab = 0;
   int64_t queue_deadline_us = 0;
+  MaskOptions masks = {};
 };
 
 class EngineLoop {
@@ -57,8 +58,8 @@ class EngineLoop {
   // Ends every request. Afterwards, or once failed(), take() refuses with `status`.
   void end_all(const Status& status);
   bool failed() const { return !broken_.ok(); }
-  bool reading() const { return !reading_.empty(); }  // prefixes, from disk
   bool apart() const { return !lost_.ok(); }          // a rank is lost, its return is waited for
+  bool reading() const { return !reading_.empty(); }  // prefixes, from disk
   // For the stop, behind end_all(): writes what the disk has not yet, at most `wait_us`.
   void finish_spilling(int64_t wait_us);
   bool resting() const { return planner_.waiting() == 0 && !planner_.has_work(); }
@@ -74,7 +75,7 @@ class EngineLoop {
     SequenceDrafting drafting;
     int32_t drafts_ready = 0;  // of last.drafts, when the step was planned
     SampledTokens last;        // its drafts and their confidence, mirrored from the last step
-    MaskState mask_state = 0;  // after all tokens of the reply
+    MaskCursor form;           // where the reply stands in its form
     int cached_tokens = 0;
     int rounds = 0;
     int filled_told = 0;  // prompt tokens that on_progress has told of
@@ -89,31 +90,34 @@ class EngineLoop {
   void begin(Run& run, const Admitted& admitted);
   void step();
   std::vector<DraftChoice> choose_drafts();
-  int32_t drafts_usable(const Run& run) const;
+  int32_t drafts_usable(Run& run);
+  // engine_loop_masks.cc
+  bool ready_masks(std::vector<DraftChoice>& choices);
+  bool ready_masks(Run& run, DraftChoice& choice, bool generating);
   void fill_masks(StepPlan& plan) const;
   void commit(const StepPlan& plan, const std::vector<SampledTokens>& results, int64_t step_us);
   void commit_fill(Run& run, const Slice& slice);
   void commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result);
   static void note_forced(Run& run, TokenId id);
+  void note_loop(const Run& run, bool ended);
   void fail_sample(Run& run, const SampledTokens& result);
   void learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
-  void note_loop(const Run& run, bool ended);
   void finish(Run& run, const Status& status, FinishReason reason);
   void count_step(const StepPlan& plan, int64_t tokens, int64_t step_us);
   void publish_gauges();
   void publish_cache();
   void fail(const Status& status);
-  SequenceSpec sequence_spec(const Submission& submission) const;
-
-  const LoopOptions options_;
-  const LoopParts parts_;
   // engine_loop_group.cc
   bool together();
   void lose(const Status& why);
   void come_back(const GroupLife::Regained& regained);
   void watch_leaving();
   void end_requests(const Status& status);
+  SequenceSpec sequence_spec(const Submission& submission) const;
+
+  const LoopOptions options_;
+  const LoopParts parts_;
   PrefixIndex cache_;
   SpilledIndex spilled_;
   Planner planner_;
@@ -122,10 +126,11 @@ class EngineLoop {
   std::array<std::unique_ptr<Run>, kSequencesMax> running_;  // by slot
   std::vector<std::unique_ptr<Run>> set_aside_;              // wait in the planner's queue, too
   std::vector<SampledTokens> results_;
+  MaskDesk masks_;
   DraftPauseLog pause_log_;
   Status broken_;
+  Status lost_;        // why requests are refused while a rank is lost
+  bool held_ = false;  // nothing new is begun: a rank is being stopped
 };
 
 }  // namespace tensorfold
-  Status lost_;        // why requests are refused while a rank is lost
-  bool held_ = false;  // nothing new is begun: a rank is being stopped

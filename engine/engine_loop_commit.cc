@@ -60,7 +60,7 @@ void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const Sampled
   std::vector<TokenId> tokens(accepted.begin(),
                               accepted.begin() + static_cast<ptrdiff_t>(commit.kept));
   if (run.submission.mask) {
-    for (const TokenId id : tokens) run.mask_state = run.submission.mask->next(run.mask_state, id);
+    for (const TokenId id : tokens) run.form.unread.push_back({id, false});
   }
   if (commit.loop) note_loop(run, !commit.force);
   if (commit.force) {
@@ -75,8 +75,7 @@ void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const Sampled
 // A token that was put in: what it means to the constraint counts, but it needs no permission.
 void EngineLoop::note_forced(Run& run, TokenId id) {
   if (!run.submission.mask) return;
-  const MaskState after = run.submission.mask->next(run.mask_state, id);
-  if (after != kMaskDead) run.mask_state = after;
+  run.form.unread.push_back({id, true});
 }
 
 void EngineLoop::note_loop(const Run& run, bool ended) {
@@ -105,9 +104,20 @@ void EngineLoop::fail_sample(Run& run, const SampledTokens& result) {
 void EngineLoop::learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result) {
   const auto ready = std::min(static_cast<size_t>(run.drafts_ready), run.last.drafts.size());
   run.drafts_ready = 0;
+  // The drafter is judged by its own drafts, which come before those that the form forced.
+  int32_t own = sample.verify_rows - 1;
+  std::span<const TokenId> accepted = result.accepted;
+  if (run.submission.mask) {
+    own = std::min(own, run.form.drafter_rows);
+    accepted = accepted.first(std::min(accepted.size(), static_cast<size_t>(own) + 1));
+  }
+  const int32_t forced = sample.verify_rows - 1 - own;
+  const auto right = static_cast<int32_t>(result.accepted.size() - accepted.size());
+  parts_.board.forced_drafted.fetch_add(static_cast<uint64_t>(forced), std::memory_order_relaxed);
+  parts_.board.forced_accepted.fetch_add(static_cast<uint64_t>(right), std::memory_order_relaxed);
   const bool paused =
       run.drafting.end_round(std::span(run.last.drafts).first(ready), run.last.draft_confidence,
-                             sample.verify_rows - 1, result.accepted, parts_.depth_policy);
+                             own, accepted, parts_.depth_policy);
   if (!paused) return;
   parts_.board.draft_pauses.fetch_add(1, std::memory_order_relaxed);
   pause_log_.note(run.submission.ticket->id(), run.drafting, parts_.clock.monotonic_us(),

@@ -43,13 +43,32 @@ class MinTokens final : public MaskSource {
       std::fill(bits.begin(), bits.end(), ~0U);
       if (vocab_ % 32 != 0) bits.back() = (1U << (vocab_ % 32)) - 1;
     }
-    if ((state & kCountMask) >= least_) return true;
-    for (const int id : ends_) bits[static_cast<size_t>(id) / 32] &= ~(1U << (id % 32));
-    if (std::any_of(bits.begin(), bits.end(), [](uint32_t word) { return word != 0; })) return true;
+    if (hold_back_end(state, bits)) return true;
     return inner_ && inner_->mask(state >> kCountBits, bits);
   }
 
+  MaskFound mask_within(MaskState state, std::span<uint32_t> bits, int64_t& work) const override {
+    if (state == kMaskDead || !inner_) return MaskSource::mask_within(state, bits, work);
+    const MaskFound found = inner_->mask_within(state >> kCountBits, bits, work);
+    if (found != MaskFound::kSome || hold_back_end(state, bits)) return found;
+    return inner_->mask_within(state >> kCountBits, bits, work);
+  }
+
+  // A forced end has no way around it: it is left to the mask.
+  int32_t forced(MaskState state) const override {
+    return state == kMaskDead || !inner_ ? -1 : inner_->forced(state >> kCountBits);
+  }
+
+  const void* turns() const override { return inner_ ? inner_->turns() : this; }
+
  private:
+  // Without the end tokens while the reply is too short; false when nothing is left then.
+  bool hold_back_end(MaskState state, std::span<uint32_t> bits) const {
+    if ((state & kCountMask) >= least_) return true;
+    for (const int id : ends_) bits[static_cast<size_t>(id) / 32] &= ~(1U << (id % 32));
+    return std::any_of(bits.begin(), bits.end(), [](uint32_t word) { return word != 0; });
+  }
+
   static MaskState join(MaskState count, MaskState inner) {
     if (inner == kMaskDead) return kMaskDead;
     TF_CHECK(inner >= 0 && inner >> (62 - kCountBits) == 0);

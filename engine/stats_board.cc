@@ -117,6 +117,9 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   s.drafted_total = drafted.load(kRelaxed);
   s.accepted_total = accepted.load(kRelaxed);
   s.draft_pauses_total = draft_pauses.load(kRelaxed);
+  s.forced_drafted_total = forced_drafted.load(kRelaxed);
+  s.forced_accepted_total = forced_accepted.load(kRelaxed);
+  s.masks_put_off_total = masks_put_off.load(kRelaxed);
   s.loops_closed_total = loops_closed.load(kRelaxed);
   s.loops_ended_total = loops_ended.load(kRelaxed);
   s.drafts_paused = drafts_paused.load(kRelaxed);
@@ -126,8 +129,8 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   const int64_t now = clock.monotonic_us();
   s.decode_tokens_per_second = decode.tokens_per_second(now);
   s.prefill_tokens_per_second = prefill.tokens_per_second(now);
+  s.cluster = cluster.load();
   return s;
 }
 
-  s.cluster = cluster.load();
 }  // namespace tensorfold

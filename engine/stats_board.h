@@ -73,13 +73,15 @@ struct StatsBoard {
   SpillBoard spill;
   std::atomic<uint64_t> requests{0}, prompt_tokens{0}, cached_tokens{0}, completion_tokens{0};
   std::atomic<uint64_t> rounds{0}, drafted{0}, accepted{0}, draft_pauses{0}, steps{0};
+  std::atomic<uint64_t> forced_drafted{0}, forced_accepted{0}, masks_put_off{0};
+  std::atomic<uint64_t> loops_closed{0}, loops_ended{0};
   std::atomic<uint64_t> preemptions{0};
   std::atomic<int> drafts_paused{0};
   std::atomic<int64_t> prefill_us{0}, decode_us{0};
   RateWindow prefill, decode;
+  ClusterBoard cluster;
 
   void set_state(EngineStats::State to, std::string detail);
-  ClusterBoard cluster;
   std::string detail() const;
   EngineStats snapshot(const Clock& clock) const;
 
@@ -89,4 +91,3 @@ struct StatsBoard {
 };
 
 }  // namespace tensorfold
-  std::atomic<uint64_t> loops_closed{0}, loops_ended{0};

@@ -103,9 +103,12 @@ void put_totals(api::JsonOut& json, const EngineStats& stats) {
   json.key("rounds").number(stats.rounds_total).key("drafted").number(stats.drafted_total);
   json.key("accepted").number(stats.accepted_total);
   json.key("draft_pauses").number(stats.draft_pauses_total).key("steps").number(stats.steps_total);
-  json.key("prefill_seconds").number(stats.prefill_seconds_total);
+  json.key("forced_drafted").number(stats.forced_drafted_total);
+  json.key("forced_accepted").number(stats.forced_accepted_total);
+  json.key("masks_put_off").number(stats.masks_put_off_total);
   json.key("loops_closed").number(stats.loops_closed_total);
   json.key("loops_ended").number(stats.loops_ended_total);
+  json.key("prefill_seconds").number(stats.prefill_seconds_total);
   json.key("decode_seconds").number(stats.decode_seconds_total).close_object();
 }
 
@@ -187,10 +190,10 @@ std::string Control::status_json() const {
   json.key("device").string(facts_.device).key("listen").string(facts_.listen);
   put_load(json, stats, facts_.queue_requests);
   put_totals(json, stats);
+  put_cluster(json, stats);
   const http::ServerCounters& http = http_.counters();
   const api::ReplyCounters& chat = api_.chat().counters();
   json.key("http").open_object().key("connections").number(http_.connections());
-  put_cluster(json, stats);
   json.key("requests_total").number(http.requests_total);
   json.key("bad_requests_total").number(http.bad_requests_total);
   json.key("timeouts_total").number(http.timeouts_total);

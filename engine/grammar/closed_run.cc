@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <tuple>
 
 namespace tensorfold::grammar {
 namespace {
@@ -35,6 +36,9 @@ uint8_t place_after(uint8_t lead) {
   return lead < 0xF4 ? 3 : 7;
 }
 
+constexpr uint8_t kInSpaceBlock = 8;  // beside a place: the character's kind is kBeyondSpace
+constexpr size_t kPlacesAll = 2 * std::size(kPlaces);
+
 // Continuation bytes are told apart at 0x90 and 0xA0 only (kPlaces).
 constexpr uint8_t kContinuation[] = {0x80, 0x90, 0xA0};
 
@@ -50,11 +54,11 @@ ClosedRuns::ClosedRuns(const Dfa& dfa) : dfa_(dfa) {
     bytes_[kind].push_back(byte);
   }
   // First bytes of characters that the automaton and UTF-8 both treat alike.
-  std::set<std::pair<uint8_t, uint8_t>> leads;
+  std::set<std::tuple<ByteKind, uint8_t, uint8_t>> leads;  // kind, class, place behind it
   for (int b = 0xC2; b <= 0xF4; ++b) {
     const auto byte = static_cast<uint8_t>(b);
-    if (leads.insert({dfa.byte_class[byte], place_after(byte)}).second)
-      bytes_[kBeyond].push_back(byte);
+    if (leads.insert({beyond_kind(byte), dfa.byte_class[byte], place_after(byte)}).second)
+      bytes_[beyond_kind(byte)].push_back(byte);
   }
   for (int32_t s = 0; s < static_cast<int32_t>(dfa.states()); ++s) {
     for (uint32_t k = 0; k < kBroken; ++k) {
@@ -86,33 +90,33 @@ uint32_t ClosedRuns::alive_kinds(int32_t state) const {
   return kinds;
 }
 
-const ClosedRuns::Closed& ClosedRuns::closed(int32_t state, uint32_t allowed) {
+const std::vector<ClosedRuns::Closed>& ClosedRuns::closed(int32_t state, uint32_t allowed) {
   const auto [it, fresh] =
       known_.try_emplace(static_cast<uint64_t>(allowed) << 32 | static_cast<uint32_t>(state));
-  Closed& best = it->second;
-  if (!fresh) return best;
-  best.kinds = alive_kinds(state) & allowed;
-  while (best.kinds != 0) {
+  std::vector<Closed>& out = it->second;
+  if (!fresh) return out;
+  uint32_t kinds = alive_kinds(state) & allowed;
+  while (kinds != 0) {
     uint32_t failed = 0;
-    best.bytes = run(state, best.kinds, failed);
-    // What cannot go on everywhere is left out while something remains that goes farther.
-    if (failed == 0 || best.bytes >= kRunLooked || (best.kinds & ~failed) == 0) break;
-    best.kinds &= ~failed;
+    const uint32_t bytes = run(state, kinds, failed);
+    if (bytes > 0) out.push_back({kinds, bytes});
+    if (failed == 0 || bytes >= kRunLooked) break;
+    kinds &= ~failed;  // what cannot go on everywhere is left out: the rest may go farther
   }
-  return best;
+  return out;
 }
 
 // Breadth first, byte by byte.
 uint32_t ClosedRuns::run(int32_t state, uint32_t kinds, uint32_t& failed) {
   using Pair = std::pair<int32_t, uint8_t>;
-  if (seen_.empty()) seen_.assign(dfa_.states() * std::size(kPlaces), 0);
+  if (seen_.empty()) seen_.assign(dfa_.states() * kPlacesAll, 0);
   ++stamp_;
   size_t visited = 0;
   std::vector<Pair> now = {{state, 0}}, after;
   const auto visit = [&](int32_t s, uint8_t byte, uint8_t place) {
     const int32_t t = dfa_.step(s, byte);
     if (t < 0) return false;
-    uint32_t& seen = seen_[static_cast<size_t>(t) * std::size(kPlaces) + place];
+    uint32_t& seen = seen_[static_cast<size_t>(t) * kPlacesAll + place];
     if (seen != stamp_) {
       seen = stamp_;
       ++visited;
@@ -125,11 +129,13 @@ uint32_t ClosedRuns::run(int32_t state, uint32_t kinds, uint32_t& failed) {
     after.clear();
     for (const auto& [s, place] : now) {
       if (place != 0) {
-        const Place& p = kPlaces[place];
+        const Place& p = kPlaces[place % kInSpaceBlock];
+        const auto block = static_cast<uint8_t>(place & kInSpaceBlock);
+        const auto next = static_cast<uint8_t>(p.next == 0 ? 0 : p.next | block);
         for (size_t i = 0; i < std::size(kContinuation); ++i) {
           if (kContinuation[i] < p.low || kContinuation[i] > p.high) continue;
           for (const uint8_t b : inner_[i]) {
-            if (!visit(s, b, p.next)) failed |= 1U << kBeyond;
+            if (!visit(s, b, next)) failed |= 1U << (block == 0 ? kBeyond : kBeyondSpace);
           }
         }
         continue;
@@ -137,7 +143,11 @@ uint32_t ClosedRuns::run(int32_t state, uint32_t kinds, uint32_t& failed) {
       for (uint32_t k = 0; k < kBroken; ++k) {
         if ((kinds >> k & 1U) == 0) continue;
         for (const uint8_t b : bytes_[k]) {
-          if (!visit(s, b, k == kBeyond ? place_after(b) : 0)) failed |= 1U << k;
+          const auto next =
+              static_cast<uint8_t>((kAnyBeyond >> k & 1U) == 0
+                                       ? 0
+                                       : place_after(b) | (k == kBeyondSpace ? kInSpaceBlock : 0));
+          if (!visit(s, b, next)) failed |= 1U << k;
         }
       }
     }

@@ -26,8 +26,9 @@ class ClosedRuns {
     uint32_t kinds = 0;
     uint32_t bytes = 0;  // texts of these kinds with at most so many stay alive; kRunForever: all
   };
-  // From `state`, with kinds among `allowed` only: as many kinds as stay alive for long.
-  const Closed& closed(int32_t state, uint32_t allowed);
+  // From `state`, with kinds among `allowed` only: fewer and fewer kinds that stay alive for
+  // longer.
+  const std::vector<Closed>& closed(int32_t state, uint32_t allowed);
   // Kinds of which some byte goes on from some state.
   uint32_t ever() const { return ever_; }
 
@@ -42,7 +43,7 @@ class ClosedRuns {
   std::array<std::vector<uint8_t>, 3> inner_;  // later bytes of characters, by where they begin
   const Dfa& dfa_;
   uint32_t ever_ = 0;
-  std::unordered_map<uint64_t, Closed> known_;
+  std::unordered_map<uint64_t, std::vector<Closed>> known_;
   std::vector<uint32_t> seen_;  // by state and place: when it was visited
   uint32_t stamp_ = 0;
 };

@@ -39,6 +39,17 @@ class AfterReasoning final : public MaskSource {
     return true;
   }
 
+  MaskFound mask_within(MaskState state, std::span<uint32_t> bits, int64_t& work) const override {
+    if (state != kThinking) return inner_->mask_within(state, bits, work);
+    return MaskSource::mask_within(state, bits, work);
+  }
+
+  int32_t forced(MaskState state) const override {
+    return state == kThinking ? -1 : inner_->forced(state);
+  }
+
+  const void* turns() const override { return inner_->turns(); }
+
  private:
   std::shared_ptr<const MaskSource> inner_;
   std::shared_ptr<const VocabImage> vocab_;

@@ -133,6 +133,35 @@ Result<DfaPtr> dfa_at_least(const Dfa& a, uint32_t chars) {
   return dfa_product(a, *longer, [](uint32_t x, uint32_t y) { return y == 0 ? 0 : x; });
 }
 
+uint32_t dfa_longest_chars(const Dfa& d) {
+  if (d.empty()) return 0;
+  const size_t n = d.states();
+  std::vector<int32_t> entries(n, 0);
+  for (const int32_t t : d.next) {
+    if (t >= 0) ++entries[at(t)];
+  }
+  // Every state is reached from the start: on a cycle none ever runs out of ways in.
+  std::vector<uint8_t> dearest(at(d.classes), 0);
+  for (int b = 0; b < 256; ++b) {
+    if ((b & 0xC0) != 0x80) dearest[d.byte_class[static_cast<size_t>(b)]] = 1;
+  }
+  std::vector<uint32_t> chars(n, 0);
+  std::vector<int32_t> order;
+  if (entries[at(d.start)] == 0) order.push_back(d.start);
+  uint32_t longest = 0;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const size_t s = at(order[i]);
+    longest = std::max(longest, chars[s]);
+    for (int32_t c = 0; c < d.classes; ++c) {
+      const int32_t t = d.next[s * at(d.classes) + at(c)];
+      if (t < 0) continue;
+      chars[at(t)] = std::max(chars[at(t)], chars[s] + dearest[at(c)]);
+      if (--entries[at(t)] == 0) order.push_back(t);
+    }
+  }
+  return order.size() == n ? longest : kCharsNever;
+}
+
 Result<DfaPtr> DfaExplorer::build(const Key& start, std::string_view alphabet, const Step& step,
                                   const Label& label) {
   struct Hash {

@@ -94,6 +94,9 @@ Result<DfaPtr> dfa_subtract(const Dfa& a, const Dfa& b);  // in a, not in b
 // Texts of `a` with at least `chars` code points.
 Result<DfaPtr> dfa_at_least(const Dfa& a, uint32_t chars);
 
+// Code points of the longest accepted text, kCharsNever where there is no longest.
+uint32_t dfa_longest_chars(const Dfa& dfa);
+
 DfaPtr dfa_universal();  // all valid UTF-8
 // Exactly these texts. With `labels` the label of words[i] is i + 1 (of the last among equal
 // ones), else 1.

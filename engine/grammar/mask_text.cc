@@ -30,20 +30,22 @@ void MaskWalk::walk_nodes(uint32_t root, const State& start, Step step) {
   const uint32_t end = nodes_[root].end;
   const uint16_t base = nodes_[root].depth;
   std::vector<State> stack(longest_ + 1, start);
+  const uint64_t most = nodes_left(kTextNodeWork);
   uint64_t walked = 0;
   for (uint32_t i = root + 1; i < end;) {
-    ++walked;
+    if (++walked > most) break;
     const auto depth = static_cast<size_t>(nodes_[i].depth - base);
     stack[depth] = stack[depth - 1];
     i = step(i, nodes_[i].byte, stack[depth]) ? i + 1 : nodes_[i].end;
   }
-  nodes_walked_ += walked;
+  spend(walked, kTextNodeWork);
 }
 
-// Follows the automaton alone; `structural` decides about bytes that mean more than themselves.
-template <typename Structural>
-void MaskWalk::walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, std::span<uint32_t> bits,
-                        Structural structural) {
+// Follows the automaton, for at most `left` code points; `structural` decides about bytes that mean
+// more than themselves.
+template <bool kCounted, typename Structural>
+void MaskWalk::walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, uint32_t left,
+                        std::span<uint32_t> bits, Structural structural) {
   const uint16_t* const classes = facts(dfa).json.data();
   const int32_t* const next = dfa.next.data();
   const auto width = static_cast<size_t>(dfa.classes);
@@ -51,14 +53,17 @@ void MaskWalk::walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, std::span<u
   const TokenForest::Node* const nodes = nodes_.data();
   int32_t* const path = dfa_path_.data() - nodes[root].depth;
   path[nodes[root].depth] = from;
+  uint32_t* const chars = dfa_chars_.data() - nodes[root].depth;
+  chars[nodes[root].depth] = 0;
+  const uint64_t most = nodes_left(kDfaNodeWork);
   uint64_t walked = 0;
   const uint32_t end = nodes[root].end;
   for (uint32_t i = root + 1; i < end;) {
-    ++walked;
+    if (++walked > most) break;
     const TokenForest::Node& node = nodes[i];
     const uint16_t c = classes[node.byte];
     if (c == kStructuralByte) {
-      structural(i, path[node.depth - 1]);
+      structural(i, path[node.depth - 1], kCounted ? chars[node.depth - 1] : 0);
       i = node.end;
       continue;
     }
@@ -68,10 +73,18 @@ void MaskWalk::walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, std::span<u
       continue;
     }
     path[node.depth] = t;
+    if constexpr (kCounted) {
+      const uint32_t n = chars[node.depth - 1] + ((node.byte & 0xC0U) != 0x80U ? 1U : 0U);
+      if (n > left || dfa.min_chars[static_cast<size_t>(t)] > left - n) {
+        i = node.end;
+        continue;
+      }
+      chars[node.depth] = n;
+    }
     for (uint32_t k = node.token_begin; k < node.token_end; ++k) set_token(bits, ids[k]);
     ++i;
   }
-  nodes_walked_ += walked;
+  spend(walked, kDfaNodeWork);
 }
 
 // At most so many nodes of the tree of all tokens are walked from this state.
@@ -101,25 +114,26 @@ bool MaskWalk::by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, const R
   std::vector<const TokenClass*> inside;
   uint32_t cost = 0;
   uint8_t lead = 0;
-  ClosedRuns::Closed closed = runs.closed(state, kinds);
+  const std::vector<ClosedRuns::Closed>* closed = &runs.closed(state, kinds);
   bool dead = false;
   for (const TokenClass& c : vocab_.classes()) {
     if (c.lead != lead) {
       lead = c.lead;
       const int32_t led = lead == 0 ? state : dfa.step(state, lead);
       dead = led < 0;
-      if (!dead) closed = runs.closed(led, kinds);
+      if (!dead) closed = &runs.closed(led, kinds);
     }
-    const bool odd = &c == &vocab_.classes().back();
-    if (!odd && dead) continue;
+    if (dead) continue;
     // Not inside for sure, and no byte of another kind at which the text could have ended: a kind
     // that never goes on, or more code points (one a byte) than may still come.
-    const bool sealed = !odd && (c.kinds & ~kinds) == 0;
+    const bool sealed = !c.mixed && (c.kinds & ~kinds) == 0;
     if (sealed && (c.kinds & ~runs.ever()) != 0) continue;
-    if (sealed && (c.kinds >> kBeyond & 1U) == 0 && c.min_bytes > room.left) continue;
+    if (sealed && (c.kinds & kAnyBeyond) == 0 && c.min_bytes > room.left) continue;
     const uint32_t behind = c.max_bytes - (c.lead != 0 ? 1 : 0);
-    if (!odd && (c.kinds & ~closed.kinds) == 0 && behind <= closed.bytes &&
-        c.max_bytes <= room.free) {
+    const bool stays = std::any_of(closed->begin(), closed->end(), [&](const auto& k) {
+      return (c.kinds & ~k.kinds) == 0 && behind <= k.bytes;
+    });
+    if (stays && c.max_bytes <= room.free) {
       inside.push_back(&c);
     } else {
       others.push_back(&c);
@@ -143,10 +157,10 @@ const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f
   const auto state = static_cast<int32_t>(f.b);
   const uint32_t left = spec.max == kNoMax ? kNoMax : spec.max - f.c;
   const uint32_t need = spec.min > f.c ? spec.min - f.c : 0U;
-  std::unique_ptr<Piece>& piece =
+  std::unique_ptr<Piece>& known =
       texts_[{&dfa, f.b, left, need, UINT64_MAX - (spec.key ? 1U : 0U)}];
-  if (piece) return *piece;
-  piece = new_piece();
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
   std::vector<uint32_t> bits(vocab_.words(), 0);
   std::vector<uint32_t> exits;
   std::vector<std::pair<uint32_t, TextState>> slow;  // to be gone on with one by one
@@ -166,46 +180,51 @@ const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f
       return true;
     });
   };
-  const auto walk = [&](uint32_t root) { walk_from(root, TextState{state, f.c, 0}); };
-  // Where counters do not matter: escapes apart, the automaton alone.
+  // Escapes and the closing mark apart, the automaton and the count decide.
+  const auto structural = [&](uint32_t node, int32_t s, uint32_t chars) {
+    const uint32_t count = f.c + chars;
+    TextState after{s, spec.max == kNoMax ? std::min(count, spec.min) : count, 0};
+    const TextStep step = frames_.text_step(spec, after, nodes_[node].byte);
+    if (step == TextStep::kClosed) exits.push_back(node);
+    if (step != TextStep::kLive) return;
+    set_tokens(node, bits);
+    slow.emplace_back(node, after);
+  };
   const auto walk_fast = [&](uint32_t root) {
-    walk_dfa(root, dfa, state, bits, [&](uint32_t node, int32_t s) {
-      TextState after{s, f.c, 0};
-      const TextStep step = frames_.text_step(spec, after, nodes_[node].byte);
-      if (step == TextStep::kClosed) exits.push_back(node);
-      if (step != TextStep::kLive) return;
-      set_tokens(node, bits);
-      slow.emplace_back(node, after);
-    });
+    walk_dfa<false>(root, dfa, state, kNoMax, bits, structural);
+  };
+  const auto walk_counted = [&](uint32_t root) {
+    walk_dfa<true>(root, dfa, state, left, bits, structural);
   };
   const Room room = room_of(spec, f.c);
   const bool plain = need == 0 && room.free >= longest_;
   std::vector<const TokenClass*> others;
   if (dfa.universal && state == dfa.start) {
     or_into(bits, vocab_.safe(left));
-    walk(vocab_.rest_root());
+    plain ? walk_fast(vocab_.rest_root()) : walk_counted(vocab_.rest_root());
   } else if (by_classes(dfa, state, ~kStructural, room, bits, others)) {
     // Plain tokens hold no byte that ends the text: what is still needed is not asked for.
     for (const TokenClass* c : others)
-      c->max_bytes <= room.free ? walk_fast(c->root) : walk(c->root);
-    plain ? walk_fast(vocab_.rest_root()) : walk(vocab_.rest_root());
+      c->max_bytes <= room.free ? walk_fast(c->root) : walk_counted(c->root);
+    plain ? walk_fast(vocab_.rest_root()) : walk_counted(vocab_.rest_root());
   } else {
-    plain ? walk_fast(vocab_.all_root()) : walk(vocab_.all_root());
+    plain ? walk_fast(vocab_.all_root()) : walk_counted(vocab_.all_root());
   }
   for (const auto& [node, after] : slow) walk_from(node, after);
   std::sort(exits.begin(), exits.end());
   piece->exits = intern_exits(std::move(exits));
   piece->dense = std::move(bits);
   finish(*piece, {});
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
 // A text that must not be one of those before it. Only what those begin with can be used up, and
 // only what has a quotation mark can end as one of them.
 const MaskWalk::Piece& MaskWalk::unique_piece(FrameId frame, const TextSpec& spec, const Frame& f) {
-  std::unique_ptr<Piece>& piece = tops_[frame];
-  if (piece) return *piece;
-  piece = new_piece();
+  std::unique_ptr<Piece>& known = tops_[frame];
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
   piece->dense = text_piece(spec, f).dense;
   for (const std::string& rest : frames_.used_rests(f)) {
     FrameSet now = {frame}, after;
@@ -232,26 +251,28 @@ const MaskWalk::Piece& MaskWalk::unique_piece(FrameId frame, const TextSpec& spe
   walk_local(vocab_.quote_root(), states_.intern({frame}), tokens, exits);
   piece->exits = intern_exits(std::move(exits));
   finish(*piece, std::move(tokens));
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
 // A terminal or raw text from here; exits: where it may end and one of `first` goes on.
 const MaskWalk::Piece& MaskWalk::raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f,
                                            const Bytes& first) {
-  auto known = std::find(firsts_.begin(), firsts_.end(), first);
-  if (known == firsts_.end()) known = firsts_.insert(firsts_.end(), first);
-  const auto first_id = static_cast<uint64_t>(known - firsts_.begin());
+  auto place = std::find(firsts_.begin(), firsts_.end(), first);
+  if (place == firsts_.end()) place = firsts_.insert(firsts_.end(), first);
+  const auto first_id = static_cast<uint64_t>(place - firsts_.begin());
   const uint32_t room = spec == nullptr || spec->max == kNoMax ? kNoMax : spec->max - f.c;
   const uint32_t need = spec != nullptr && spec->min > f.c ? spec->min - f.c : 0U;
   const uint64_t first_key = (first_id << 1) | (spec != nullptr ? 1U : 0U);
-  std::unique_ptr<Piece>& piece = texts_[{&dfa, f.b, room, need, first_key}];
-  if (piece) return *piece;
-  piece = new_piece();
+  std::unique_ptr<Piece>& known = texts_[{&dfa, f.b, room, need, first_key}];
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
   const bool leaves = first.any();
   if (spec == nullptr && !leaves && facts(dfa).total) {
     piece->base = &vocab_.ordinary();
     finish(*piece, {});
-    return *piece;
+    known = std::move(piece);
+    return *known;
   }
   std::vector<uint32_t> bits(vocab_.words(), 0);
   std::vector<uint32_t> exits;
@@ -282,7 +303,7 @@ const MaskWalk::Piece& MaskWalk::raw_piece(const Dfa& dfa, const TextSpec* spec,
   uint32_t kinds = ~0U;
   for (int b = 0; b < 256; ++b) {
     if (!first.test(static_cast<size_t>(b))) continue;
-    kinds &= ~(1U << (b < 0x80 ? ascii_kind(static_cast<uint8_t>(b)) : kBeyond));
+    kinds &= b < 0x80 ? ~(1U << ascii_kind(static_cast<uint8_t>(b))) : ~kAnyBeyond;
   }
   std::vector<const TokenClass*> others;
   if (by_classes(dfa, start.state, kinds, spec == nullptr ? Room{} : room_of(*spec, f.c), bits,
@@ -296,7 +317,8 @@ const MaskWalk::Piece& MaskWalk::raw_piece(const Dfa& dfa, const TextSpec* spec,
   piece->exits = intern_exits(std::move(exits));
   piece->dense = std::move(bits);
   finish(*piece, {});
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
 }  // namespace tensorfold::grammar

@@ -27,6 +27,7 @@ MaskWalk::MaskWalk(Frames& frames, const VocabImage& vocab)
   exit_sets_.emplace_back();
   path_.assign(longest_ + 1, kNoState);
   dfa_path_.assign(longest_ + 1, kNoState);
+  dfa_chars_.assign(longest_ + 1, 0);
 }
 
 bool MaskWalk::trim() {
@@ -165,9 +166,18 @@ MaskWalk::Bytes MaskWalk::first_bytes(const FrameSet& set) const {
 // ---------------------------------------------------------------- putting a mask together
 
 void MaskWalk::mask(FrameId id, std::vector<const Piece*>& out) {
+  struct Uncounted {
+    Frames& frames;
+    ~Uncounted() { frames.count_spaces(true); }
+  } const restore{frames_};
   frames_.count_spaces(counted_spaces_);
   thread_mask(id, out);
-  frames_.count_spaces(true);
+}
+
+void MaskWalk::spend(uint64_t nodes, int64_t weight) {
+  nodes_walked_ += nodes;
+  work_ -= static_cast<int64_t>(nodes) * weight;
+  if (work_ < 0) throw MaskWorkSpent();
 }
 
 void MaskWalk::thread_mask(FrameId id, std::vector<const Piece*>& out) {
@@ -201,11 +211,14 @@ void MaskWalk::follow(Exits exits, FrameId id, std::vector<const Piece*>& out) {
 
 // What goes on below a piece that was complete at these nodes.
 const MaskWalk::Piece& MaskWalk::piece_below(Exits exits, FrameId frame) {
-  std::unique_ptr<Piece>& piece = belows_[(static_cast<uint64_t>(exits) << 32) | frame];
-  if (piece) return *piece;
-  piece = new_piece();
+  std::unique_ptr<Piece>& known = belows_[(static_cast<uint64_t>(exits) << 32) | frame];
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
   const int32_t state = below(frame).state;
-  if (state == kNoState) return *piece;
+  if (state == kNoState) {
+    known = std::move(piece);
+    return *known;
+  }
   std::vector<int32_t> tokens;
   std::vector<uint32_t> out;
   for (const uint32_t node : exit_sets_[exits]) {
@@ -217,7 +230,8 @@ const MaskWalk::Piece& MaskWalk::piece_below(Exits exits, FrameId frame) {
   out.erase(std::unique(out.begin(), out.end()), out.end());
   piece->exits = intern_exits(std::move(out));
   finish(*piece, std::move(tokens));
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
 const MaskWalk::Piece& MaskWalk::top_piece(const Local& local) {
@@ -235,30 +249,27 @@ const MaskWalk::Piece& MaskWalk::top_piece(const Local& local) {
     const ObjectShape& shape = program.objects[f.a];
     const auto tree = static_cast<uint32_t>(shape.trie.size());
     const int32_t base = f.b < tree ? shape.trie[f.b].base : static_cast<int32_t>(f.b - tree);
-    if (base >= 0 && frames_.other_allowed(frames_.at(f.parent))) {
-      TextSpec& spec = key_texts_[shape.base.get()];
-      spec.dfa = shape.base;
-      spec.key = true;
-      return open_piece(local.frame, spec, base);
-    }
+    const bool others = base >= 0 && frames_.other_allowed(frames_.at(f.parent));
+    return key_piece(local.frame, others ? shape.base : nullptr, base);
   }
   if (local.spaces > 0) return spaced_piece(local.frame, local.spaces);
-  std::unique_ptr<Piece>& piece = tops_[local.frame];
-  if (piece) return *piece;
-  piece = new_piece();
+  std::unique_ptr<Piece>& known = tops_[local.frame];
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
   std::vector<int32_t> tokens;
   std::vector<uint32_t> exits;
   walk_local(vocab_.all_root(), states_.intern({local.frame}), tokens, exits);
   piece->exits = intern_exits(std::move(exits));
   finish(*piece, std::move(tokens));
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
 // The piece of a frame after that much white space: without what brings it over the bound.
 const MaskWalk::Piece& MaskWalk::spaced_piece(FrameId frame, uint32_t spaces) {
-  std::unique_ptr<Piece>& piece = spaced_[(static_cast<uint64_t>(spaces) << 32) | frame];
-  if (piece) return *piece;
-  piece = new_piece();
+  std::unique_ptr<Piece>& known = spaced_[(static_cast<uint64_t>(spaces) << 32) | frame];
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
   const Piece& plain = top_piece({frame, kHoleFrame, 0});
   const uint32_t room = kSpaceMaxChars - spaces;
   std::vector<int32_t> tokens;
@@ -277,25 +288,29 @@ const MaskWalk::Piece& MaskWalk::spaced_piece(FrameId frame, uint32_t spaces) {
   }
   piece->exits = intern_exits(std::move(exits));
   finish(*piece, std::move(tokens));
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
-// Text (a key, or one that is kept apart) that goes on as its automaton says, whatever is around
-// it: only what has a quotation mark in it, or leads to a declared name, needs a look.
-const MaskWalk::Piece& MaskWalk::open_piece(FrameId frame, const TextSpec& spec, int32_t state) {
-  std::unique_ptr<Piece>& piece = tops_[frame];
-  if (piece) return *piece;
-  piece = new_piece();
-  Frame as_text;
-  as_text.kind = Kind::kText;
-  as_text.b = static_cast<uint32_t>(state);
-  const Piece& inside = text_piece(spec, as_text);
-  piece->base = &inside.dense;
-  std::vector<int32_t> tokens;
+// A key. Names that are not declared go on as their automaton says, whatever is around them: only
+// what has a quotation mark in it, or leads to a declared name, needs a look. `base`: null when
+// only declared names may come.
+const MaskWalk::Piece& MaskWalk::key_piece(FrameId frame, const DfaPtr& base, int32_t state) {
+  std::unique_ptr<Piece>& known = tops_[frame];
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
+  std::vector<int32_t> tokens, dead;
   std::vector<uint32_t> exits;
-  if (spec.key && !spec.dfa->universal) {
-    std::vector<int32_t> dead;
-    walk_names(frame, tokens, dead);
+  if (!base || !base->universal) walk_names(frame, tokens, dead);
+  if (base) {
+    TextSpec& spec = key_texts_[base.get()];
+    spec.dfa = base;
+    spec.key = true;
+    Frame as_text;
+    as_text.kind = Kind::kText;
+    as_text.b = static_cast<uint32_t>(state);
+    const Piece& inside = text_piece(spec, as_text);
+    piece->base = &inside.dense;
     if (!dead.empty()) {
       piece->base = nullptr;
       piece->dense = inside.dense;
@@ -306,7 +321,8 @@ const MaskWalk::Piece& MaskWalk::open_piece(FrameId frame, const TextSpec& spec,
   walk_local(vocab_.quote_root(), states_.intern({frame}), tokens, exits);
   piece->exits = intern_exits(std::move(exits));
   finish(*piece, std::move(tokens));
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
 // Tokens that stay on the way to a declared name, and those on such a way that goes no farther,
@@ -318,8 +334,10 @@ void MaskWalk::walk_names(FrameId key, std::vector<int32_t>& tokens, std::vector
   std::vector<Frame> stack(longest_ + 1);
   stack[0] = frames_.at(key);
   if (stack[0].b >= tree) return;
+  const uint64_t most = nodes_left(kTextNodeWork);
+  uint64_t walked = 0;
   for (uint32_t i = root + 1; i < nodes_[root].end;) {
-    ++nodes_walked_;
+    if (++walked > most) break;
     const size_t depth = nodes_[i].depth;
     const uint8_t byte = nodes_[i].byte;
     const Frame& from = stack[depth - 1];
@@ -337,6 +355,7 @@ void MaskWalk::walk_names(FrameId key, std::vector<int32_t>& tokens, std::vector
     if (step == TextStep::kDead) add_below(i, dead);
     i = nodes_[i].end;
   }
+  spend(walked, kTextNodeWork);
 }
 
 // All tokens of a subtree.
@@ -353,8 +372,10 @@ void MaskWalk::walk_local(uint32_t root, int32_t from, std::vector<int32_t>& tok
   const uint32_t end = nodes_[root].end;
   const uint16_t base = nodes_[root].depth;
   path_[0] = from;
+  const uint64_t most = nodes_left(kFrameNodeWork);
+  uint64_t walked = 0;
   for (uint32_t i = root + 1; i < end;) {
-    ++nodes_walked_;
+    if (++walked > most) break;
     const TokenForest::Node& node = nodes_[i];
     const auto depth = static_cast<size_t>(node.depth - base);
     const int32_t t = states_.step(path_[depth - 1], node.byte);
@@ -371,13 +392,14 @@ void MaskWalk::walk_local(uint32_t root, int32_t from, std::vector<int32_t>& tok
     path_[depth] = t;
     ++i;
   }
+  spend(walked, kFrameNodeWork);
 }
 
 // A thread whose stack is not cut: the end, a symbol, or too deep a stack.
 const MaskWalk::Piece& MaskWalk::absolute_piece(FrameId id) {
-  std::unique_ptr<Piece>& piece = absolutes_[id];
-  if (piece) return *piece;
-  piece = new_piece();
+  std::unique_ptr<Piece>& known = absolutes_[id];
+  if (known) return *known;
+  std::unique_ptr<Piece> piece = new_piece();
   const Frame f = frames_.at(id);
   const int32_t width = vocab_.spec().mask_tokens;
   std::vector<int32_t> tokens;
@@ -391,7 +413,8 @@ const MaskWalk::Piece& MaskWalk::absolute_piece(FrameId id) {
     walk_absolute(id, tokens);
   }
   finish(*piece, std::move(tokens));
-  return *piece;
+  known = std::move(piece);
+  return *known;
 }
 
 void MaskWalk::walk_absolute(FrameId id, std::vector<int32_t>& tokens) {
@@ -399,8 +422,10 @@ void MaskWalk::walk_absolute(FrameId id, std::vector<int32_t>& tokens) {
   frames_.count_spaces(true);
   if (levels_.empty()) levels_.resize(1);
   levels_[0] = {id};
+  const uint64_t most = nodes_left(kFrameNodeWork);
+  uint64_t walked = 0;
   for (uint32_t i = root + 1; i < nodes_[root].end;) {
-    ++nodes_walked_;
+    if (++walked > most) break;
     const size_t depth = nodes_[i].depth;
     if (levels_.size() <= depth) levels_.resize(depth + 1);
     FrameSet& after = levels_[depth];
@@ -414,6 +439,7 @@ void MaskWalk::walk_absolute(FrameId id, std::vector<int32_t>& tokens) {
     add_tokens(i, tokens);
     ++i;
   }
+  spend(walked, kFrameNodeWork);
 }
 
 void MaskWalk::add_tokens(uint32_t node, std::vector<int32_t>& tokens) const {

@@ -11,6 +11,7 @@
 // (VocabImage::safe, ClosedRuns). Not thread-safe; belongs to a Matcher.
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <memory>
 #include <span>
@@ -29,9 +30,16 @@ inline constexpr size_t kLocalStatesMaxBytes = size_t{16} << 20;
 
 inline constexpr uint16_t kStructuralByte = UINT16_MAX;  // not a class of an automaton
 
+// What a step to a tree's next node costs: by an automaton alone, by a text with its counters, by
+// sets of frames.
+inline constexpr int64_t kDfaNodeWork = 1, kTextNodeWork = 4, kFrameNodeWork = 16;
+
 inline void set_token(std::span<uint32_t> bits, int32_t id) {
   bits[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
 }
+
+// Thrown inside the walk when its budget is spent; it does not leave the Matcher.
+struct MaskWorkSpent {};
 
 class MaskWalk {
  public:
@@ -52,6 +60,10 @@ class MaskWalk {
   bool trim();
   size_t bytes() const { return piece_bytes_ + states_.bytes(); }
   uint64_t nodes_walked() const { return nodes_walked_; }
+  // Work that mask() may do from now on: nodes, weighted by what a step costs. Where it does not
+  // suffice MaskWorkSpent is thrown, and what was not finished is forgotten.
+  void set_work(int64_t units) { work_ = units; }
+  int64_t work_left() const { return work_; }
 
  private:
   using Bytes = std::bitset<256>;
@@ -93,7 +105,7 @@ class MaskWalk {
   Frame plain_counters(const Frame& frame);
   const Piece& top_piece(const Local& local);
   const Piece& spaced_piece(FrameId plain, uint32_t spaces);
-  const Piece& open_piece(FrameId frame, const TextSpec& spec, int32_t state);
+  const Piece& key_piece(FrameId frame, const DfaPtr& base, int32_t state);
   const Piece& unique_piece(FrameId frame, const TextSpec& spec, const Frame& f);
   void walk_names(FrameId key, std::vector<int32_t>& tokens, std::vector<int32_t>& dead);
   void add_below(uint32_t node, std::vector<int32_t>& tokens) const;
@@ -112,9 +124,9 @@ class MaskWalk {
                   std::vector<uint32_t>& exits);
   template <typename State, typename Step>
   void walk_nodes(uint32_t root, const State& start, Step step);
-  template <typename Structural>
-  void walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, std::span<uint32_t> bits,
-                Structural structural);
+  template <bool kCounted, typename Structural>
+  void walk_dfa(uint32_t root, const Dfa& dfa, int32_t from, uint32_t left,
+                std::span<uint32_t> bits, Structural structural);
   bool by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, const Room& room,
                   std::span<uint32_t> bits, std::vector<const TokenClass*>& others);
   uint32_t nodes_ahead(const Dfa& dfa, int32_t state) const;
@@ -123,6 +135,12 @@ class MaskWalk {
   void walk_absolute(FrameId id, std::vector<int32_t>& tokens);
   void add_tokens(uint32_t node, std::vector<int32_t>& tokens) const;
   void set_tokens(uint32_t node, std::span<uint32_t> bits) const;
+
+  // Room in a walk for so many nodes.
+  uint64_t nodes_left(int64_t weight) const {
+    return static_cast<uint64_t>(std::max<int64_t>(work_, 0) / weight);
+  }
+  void spend(uint64_t nodes, int64_t weight);
 
   uint32_t intern_exits(std::vector<uint32_t> nodes);
   std::unique_ptr<Piece> new_piece() const { return std::make_unique<Piece>(); }
@@ -150,8 +168,10 @@ class MaskWalk {
   std::vector<Bytes> firsts_;  // interned
   std::vector<FrameSet> levels_;
   std::vector<int32_t> path_, dfa_path_;
+  std::vector<uint32_t> dfa_chars_;
   size_t piece_bytes_ = 0;
   uint64_t nodes_walked_ = 0;
+  int64_t work_ = INT64_MAX;
 };
 
 }  // namespace tensorfold::grammar

@@ -17,6 +17,8 @@ constexpr MaskState kManyBase = MaskState{1} << 32;  // configurations of severa
 constexpr MaskState kFinished = MaskState{1} << 40;  // an end token was taken
 constexpr size_t kMasksKeptMax = 1U << 16;           // configurations whose pieces are remembered
 
+constexpr size_t kForcedLookedMax = 64;  // allowed tokens among which one is sought
+
 using Piece = MaskWalk::Piece;
 
 class MatcherImpl final : public Matcher {
@@ -62,6 +64,58 @@ class MatcherImpl final : public Matcher {
       return false;
     }
     return put_together(pieces(state), bits);
+  }
+
+  MaskFound mask_within(MaskState state, std::span<uint32_t> bits, int64_t& work) const override {
+    TF_CHECK_EQ(bits.size(), vocab_->words());
+    const std::lock_guard lock(mutex_);
+    --work;
+    if (state < 0 || state == kFinished) {
+      std::fill(bits.begin(), bits.end(), 0U);
+      return MaskFound::kNone;
+    }
+    walk_.set_work(std::max<int64_t>(work, 0));
+    try {
+      const std::vector<const Piece*>& known = pieces(state);
+      work = walk_.work_left();
+      walk_.set_work(INT64_MAX);
+      return put_together(known, bits) ? MaskFound::kSome : MaskFound::kNone;
+    } catch (const MaskWorkSpent&) {
+      work = 0;
+      walk_.set_work(INT64_MAX);
+      account();
+      return MaskFound::kNotYet;
+    }
+  }
+
+  int32_t forced(MaskState state) const override {
+    const std::lock_guard lock(mutex_);
+    const auto known = kept_.find(state);
+    if (known == kept_.end()) return -1;
+    size_t tokens = 0;
+    for (const Piece* piece : known->second) {
+      if (piece->base != nullptr || !piece->dense.empty()) return -1;
+      tokens += piece->sparse.size();
+    }
+    if (tokens == 0 || tokens > kForcedLookedMax) return -1;
+    const auto bytes = [this](int32_t id) -> std::string_view {
+      const std::vector<std::string>& all = vocab_->spec().bytes;
+      return static_cast<size_t>(id) < all.size() ? all[static_cast<size_t>(id)] : "";
+    };
+    int32_t longest = -1;
+    for (const Piece* piece : known->second) {
+      for (const int32_t id : piece->sparse) {
+        if (longest < 0 || bytes(id).size() > bytes(longest).size()) longest = id;
+      }
+    }
+    for (const Piece* piece : known->second) {
+      for (const int32_t id : piece->sparse) {
+        if (id == longest) continue;
+        const std::string_view b = bytes(id);
+        if (b.empty() || bytes(longest).substr(0, b.size()) != b) return -1;
+      }
+    }
+    return longest;
   }
 
   MaskState next_text(MaskState state, std::string_view text, size_t* refused_at) const override {
@@ -157,11 +211,13 @@ class MatcherImpl final : public Matcher {
       }
     };
     bool any = false, written = false;
+    const std::vector<uint32_t>* last = nullptr;  // alternatives often share theirs
     for (const Piece* piece : pieces) {
       any = any || !piece->none();
-      if (piece->base != nullptr) {
+      if (piece->base != nullptr && piece->base != last) {
         or_bits(*piece->base, !written);
         written = true;
+        last = piece->base;
       }
       if (!piece->dense.empty()) {
         or_bits(piece->dense, !written);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/grammar/schema_merge.h"
+
 namespace tensorfold::grammar {
 namespace {
 
@@ -24,6 +26,27 @@ void number_words(const Json& v, std::vector<std::string>& words) {
 
 DfaPtr word(const char* text) { return *dfa_words({text}); }
 
+// Equal for equal sets.
+std::string number_key(const NumberSet& set) {
+  std::string key;
+  const auto add = [&](const Decimal& d) {
+    key += (d.negative ? "-" : "") + d.whole + "." + d.fraction + " ";
+  };
+  const auto bound = [&](const std::optional<Decimal>& d, bool open) {
+    key += open ? "(" : "[";
+    if (d) add(*d);
+  };
+  bound(set.low, set.low_open);
+  bound(set.high, set.high_open);
+  key += set.whole ? "w" : "";
+  key += set.fraction ? "f" : "";
+  key += "*";
+  for (const Decimal& d : set.multiples) add(d);
+  key += "!";
+  for (const Decimal& d : set.excluded) add(d);
+  return key;
+}
+
 }  // namespace
 
 Status SchemaCompiler::error(const Conj& conj, std::string_view keyword,
@@ -31,7 +54,25 @@ Status SchemaCompiler::error(const Conj& conj, std::string_view keyword,
   return doc_.error(conj.empty() ? doc_.root() : *conj[0].schema, keyword, why);
 }
 
-uint32_t SchemaCompiler::text_index(const DfaPtr& dfa, uint64_t min, uint64_t max) {
+// The first automaton of the schema with the same table: what is equal is compiled, walked and
+// remembered once.
+DfaPtr SchemaCompiler::shared(const DfaPtr& dfa) {
+  uint64_t hash = 1469598103934665603U;
+  const auto mix = [&](uint64_t v) { hash = (hash ^ v) * 0xFF51AFD7ED558CCDU; };
+  for (const int32_t t : dfa->next) mix(static_cast<uint32_t>(t));
+  for (const uint32_t label : dfa->accept) mix(label);
+  std::vector<DfaPtr>& alike = dfas_[hash];
+  for (const DfaPtr& d : alike) {
+    if (d == dfa || (d->next == dfa->next && d->accept == dfa->accept &&
+                     d->byte_class == dfa->byte_class && d->universal == dfa->universal))
+      return d;
+  }
+  alike.push_back(dfa);
+  return dfa;
+}
+
+uint32_t SchemaCompiler::text_index(const DfaPtr& own, uint64_t min, uint64_t max) {
+  const DfaPtr dfa = shared(own);
   const auto key = std::tuple(dfa.get(), min, max);
   const auto [it, fresh] = text_ids_.emplace(key, static_cast<uint32_t>(program_.texts.size()));
   if (fresh) {
@@ -44,7 +85,8 @@ uint32_t SchemaCompiler::text_index(const DfaPtr& dfa, uint64_t min, uint64_t ma
   return it->second;
 }
 
-uint32_t SchemaCompiler::terminal_index(const DfaPtr& dfa) {
+uint32_t SchemaCompiler::terminal_index(const DfaPtr& own) {
+  const DfaPtr dfa = shared(own);
   const auto it = terminal_ids_.find(dfa.get());
   if (it != terminal_ids_.end()) return it->second;
   const uint32_t index = program_.add_dfa(dfa);
@@ -77,8 +119,10 @@ Result<int32_t> SchemaCompiler::compile(const Conj& conj) {
   }
   todo_.clear();
   prune();
-  for (ObjectShape& s : program_.objects) TF_RETURN_IF_ERROR(prune_object(s));
-  for (ArrayShape& s : program_.arrays) TF_RETURN_IF_ERROR(prune_array(s));
+  merge_equal_nodes(program_, live_);
+  const Reached reached = reached_from(program_, root);
+  for (const uint32_t o : reached.objects) TF_RETURN_IF_ERROR(prune_object(program_.objects[o]));
+  for (const uint32_t a : reached.arrays) TF_RETURN_IF_ERROR(prune_array(program_.arrays[a]));
   TF_RETURN_IF_ERROR(finish_unique());
   return alive(root) ? root : kNoNode;
 }
@@ -173,7 +217,7 @@ Result<int32_t> SchemaCompiler::literal(const Json& v) {
     TF_ASSIGN_OR_RETURN(const DfaPtr dfa, dfa_words(words));
     const uint32_t index = terminal_index(dfa);
     ambiguous_.resize(std::max<size_t>(ambiguous_.size(), index + 1), 0);
-    ambiguous_[index] = words.size() > 1 ? 1 : 0;
+    if (words.size() > 1) ambiguous_[index] = 1;
     node.terminals.push_back(index);
   } else if (v.is_array()) {
     ArrayShape shape;
@@ -209,12 +253,16 @@ Status SchemaCompiler::add_number(const Term& t, const Conj& conj, ValueNode& no
     if (!d) return error(conj, "not", "a number with too many digits");
     set.excluded.push_back(*d);
   }
-  const Result<DfaPtr> dfa = number_dfa(set);
-  if (!dfa.ok()) return error(conj, "number", dfa.status().message());
-  if ((*dfa)->empty()) return ok_status();
-  const uint32_t index = terminal_index(*dfa);
+  DfaPtr& known = numbers_[number_key(set)];
+  if (!known) {
+    const Result<DfaPtr> dfa = number_dfa(set);
+    if (!dfa.ok()) return error(conj, "number", dfa.status().message());
+    known = *dfa;
+  }
+  if (known->empty()) return ok_status();
+  const uint32_t index = terminal_index(known);
   ambiguous_.resize(std::max<size_t>(ambiguous_.size(), index + 1), 0);
-  ambiguous_[index] = set.fraction ? 1 : 0;
+  if (set.fraction) ambiguous_[index] = 1;
   node.terminals.push_back(index);
   return ok_status();
 }
@@ -253,7 +301,8 @@ Status SchemaCompiler::add_text(const Term& t, const Conj& conj, ValueNode& node
   }
   if (dfa->min_chars[static_cast<size_t>(dfa->start)] > t.max_length) return ok_status();
   // A bound that no accepted text reaches would only make equal states look different.
-  node.texts.push_back(text_index(dfa, min, t.max_length));
+  const bool reached = dfa->universal || dfa_longest_chars(*dfa) > t.max_length;
+  node.texts.push_back(text_index(dfa, min, reached ? t.max_length : UINT64_MAX));
   return ok_status();
 }
 

@@ -51,8 +51,9 @@ class SchemaCompiler {
   Status prune_array(ArrayShape& s);
   Status finish_unique();
   bool alive(int32_t node) const { return node != kNoNode && live_[static_cast<size_t>(node)]; }
-  uint32_t text_index(const DfaPtr& dfa, uint64_t min, uint64_t max);
-  uint32_t terminal_index(const DfaPtr& dfa);
+  DfaPtr shared(const DfaPtr& dfa);
+  uint32_t text_index(const DfaPtr& own, uint64_t min, uint64_t max);
+  uint32_t terminal_index(const DfaPtr& own);
 
   const SchemaDoc& doc_;
   SchemaOptions options_;
@@ -64,6 +65,8 @@ class SchemaCompiler {
   std::map<std::tuple<const Dfa*, uint64_t, uint64_t>, uint32_t> text_ids_;
   std::map<const Dfa*, uint32_t> terminal_ids_;
   std::map<std::vector<std::string>, DfaPtr> pattern_names_;  // by sources
+  std::map<std::string, DfaPtr> numbers_;                     // by their set's key
+  std::unordered_map<uint64_t, std::vector<DfaPtr>> dfas_;    // by hash
   std::vector<char> live_;
   std::vector<char> ambiguous_;                    // by dfa index: one value, several spellings
   std::vector<std::pair<uint32_t, Conj>> unique_;  // arrays whose items must differ

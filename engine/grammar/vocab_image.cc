@@ -11,10 +11,10 @@
 namespace tensorfold::grammar {
 namespace {
 
-constexpr uint32_t kSafeCharsMax = 256;                 // longer tokens are left to the walk
-constexpr size_t kClassTokensMin = 32;                  // smaller classes are thrown together
-constexpr size_t kClassSparseMax = 768;                 // ids; larger classes are kept as bits
-constexpr uint32_t kOddKinds = (1U << kByteKinds) - 1;  // of what is thrown together
+constexpr uint32_t kSafeCharsMax = 256;  // longer tokens are left to the walk
+constexpr size_t kClassTokensMin = 32;   // smaller classes are thrown together
+constexpr size_t kClassSparseMax = 768;  // ids; larger classes are kept as bits
+constexpr size_t kRareShortBytes = 16;   // longer ones are kept apart
 
 bool safe_text(std::string_view bytes, uint32_t& chars) {
   chars = 0;
@@ -35,10 +35,24 @@ uint32_t kinds_of(std::string_view bytes) {
     const auto b = static_cast<uint8_t>(bytes[i]);
     const Utf8Step step = utf8_step(bytes, i);
     if (!step.valid) return kinds | (1U << kBroken);
-    kinds |= 1U << (b < 0x80 ? ascii_kind(b) : kBeyond);
+    kinds |= 1U << (b < 0x80 ? ascii_kind(b) : beyond_kind(b));
     i += step.bytes;
   }
   return kinds;
+}
+
+// Letters, digits, space, common marks, other marks, beyond ASCII.
+uint32_t rough_kinds(uint32_t kinds) {
+  constexpr uint32_t kGroups[] = {
+      1U << kHexLower | 1U << kRestLower | 1U << kHexUpper | 1U << kRestUpper,
+      1U << kDigit,
+      1U << kSpace,
+      1U << kUnderscore | 1U << kMinus | 1U << kDot | 1U << kSlash,
+      1U << kComma | 1U << kColonKind | 1U << kAt | 1U << kOtherPunct | 1U << kControl,
+      kAnyBeyond};
+  uint32_t rough = 0;
+  for (size_t i = 0; i < std::size(kGroups); ++i) rough |= (kinds & kGroups[i]) != 0 ? 1U << i : 0U;
+  return rough;
 }
 
 bool is_json_space(uint8_t b) { return b == ' ' || b == '\t' || b == '\n' || b == '\r'; }
@@ -87,6 +101,12 @@ ByteKind ascii_kind(uint8_t b) {
     default:
       return kOtherPunct;
   }
+}
+
+ByteKind beyond_kind(uint8_t first) {
+  const bool space =
+      first == 0xC2 || first == 0xE1 || first == 0xE2 || first == 0xE3 || first == 0xEF;
+  return space ? kBeyondSpace : kBeyond;
 }
 
 uint32_t TokenForest::add(Pairs sorted) {
@@ -171,10 +191,11 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
   return std::shared_ptr<const VocabImage>(std::move(image));
 }
 
-void VocabImage::add_class(uint8_t lead, uint32_t kinds, TokenForest::Pairs tokens) {
+void VocabImage::add_class(uint8_t lead, uint32_t kinds, bool mixed, TokenForest::Pairs tokens) {
   TokenClass c;
   c.lead = lead;
   c.kinds = kinds;
+  c.mixed = mixed;
   c.min_bytes = UINT32_MAX;
   if (tokens.size() > kClassSparseMax) c.dense.assign(words(), 0);
   for (const auto& [bytes, id] : tokens) {
@@ -204,19 +225,25 @@ void VocabImage::add_classes() {
     groups[{which, kinds_of(bytes.substr(led ? 1 : 0))}][bytes.size()].emplace_back(
         bytes, static_cast<int32_t>(i));
   }
-  TokenForest::Pairs odd;
+  // Rare kinds are put together by what they have roughly in common.
+  std::map<std::pair<uint32_t, bool>, std::pair<uint32_t, TokenForest::Pairs>> rare;
   for (auto& [key, lengths] : groups) {
     // Neighboring lengths are joined until there are enough for a class.
     TokenForest::Pairs band;
     for (auto& [bytes, tokens] : lengths) {
       band.insert(band.end(), tokens.begin(), tokens.end());
       if (band.size() < kClassTokensMin) continue;
-      add_class(kTokenLeads[key.first], key.second, std::move(band));
+      add_class(kTokenLeads[key.first], key.second, false, std::move(band));
       band.clear();
     }
-    odd.insert(odd.end(), band.begin(), band.end());
+    for (const auto& token : band) {
+      const uint32_t kinds = kinds_of(token.first);
+      auto& [together, tokens] = rare[{rough_kinds(kinds), token.first.size() > kRareShortBytes}];
+      together |= kinds;
+      tokens.push_back(token);
+    }
   }
-  add_class(0, kOddKinds, std::move(odd));
+  for (auto& [key, group] : rare) add_class(0, group.first, true, std::move(group.second));
 }
 
 Result<std::shared_ptr<const VocabImage>> VocabImage::from_tokenizer(const Tokenizer& tokenizer,

@@ -55,36 +55,42 @@ class TokenForest {
   std::vector<int32_t> tokens_;
 };
 
-// Kinds of bytes. A byte beyond ASCII counts as kBeyond where the token's text is valid UTF-8.
+// Kinds of bytes. A character beyond ASCII counts by its first byte where the token's text is valid
+// UTF-8: blocks with white space or line ends in them, which patterns tell apart, and the others.
 enum ByteKind : uint8_t {
-  kHexLower,    // a-f
-  kRestLower,   // g-z
-  kHexUpper,    // A-F
-  kRestUpper,   // G-Z
-  kDigit,       // 0-9
-  kSpace,       // ' '
-  kUnderscore,  // _
-  kMinus,       // -
-  kDot,         // .
-  kSlash,       // /
-  kComma,       // ,
-  kColonKind,   // :
-  kAt,          // @
-  kOtherPunct,  // the rest of printable ASCII, but for the next two
-  kQuote,       // "
-  kBackslash,   // '\'
-  kControl,     // below 0x20, and 0x7F
-  kBeyond,      // valid UTF-8 beyond ASCII
-  kBroken,      // pieces of characters
+  kHexLower,     // a-f
+  kRestLower,    // g-z
+  kHexUpper,     // A-F
+  kRestUpper,    // G-Z
+  kDigit,        // 0-9
+  kSpace,        // ' '
+  kUnderscore,   // _
+  kMinus,        // -
+  kDot,          // .
+  kSlash,        // /
+  kComma,        // ,
+  kColonKind,    // :
+  kAt,           // @
+  kOtherPunct,   // the rest of printable ASCII, but for the next two
+  kQuote,        // "
+  kBackslash,    // '\'
+  kControl,      // below 0x20, and 0x7F
+  kBeyond,       // beyond ASCII
+  kBeyondSpace,  // the same, from blocks with a space: U+0080.., U+1000.., U+2000.., U+3000..,
+                 // U+F000..
+  kBroken,       // pieces of characters
   kByteKinds
 };
-ByteKind ascii_kind(uint8_t byte);  // of bytes below 0x80
+ByteKind ascii_kind(uint8_t byte);    // of bytes below 0x80
+ByteKind beyond_kind(uint8_t first);  // of the first byte of a character
+inline constexpr uint32_t kAnyBeyond = 1U << kBeyond | 1U << kBeyondSpace;
 
 // Plain tokens (see VocabImage::safe) with the same lead that hold the same kinds of bytes behind
 // it and are about as long. Many tokens are a word behind one space or mark: the lead is that byte,
 // where there are enough of them, so that what may follow it counts and not what may follow a word.
 struct TokenClass {
   uint8_t lead = 0;        // 0: none
+  bool mixed = false;      // tokens of different kinds: `kinds` are those of all together
   uint32_t kinds = 0;      // bits of ByteKind, of the bytes behind the lead
   uint32_t min_bytes = 0;  // of whole tokens
   uint32_t max_bytes = 0;
@@ -109,7 +115,7 @@ class VocabImage {
   uint32_t all_root() const { return all_root_; }
   uint32_t rest_root() const { return rest_root_; }    // tokens that are not plain string text
   uint32_t quote_root() const { return quote_root_; }  // tokens with a quotation mark
-  // All plain tokens, by lead in the order of kTokenLeads; the last one holds what is left.
+  // All plain tokens, by lead in the order of kTokenLeads, then those of rare kinds.
   const std::vector<TokenClass>& classes() const { return classes_; }
   // Plain string text of at most `chars` code points (all of it from safe_chars_max() on).
   const std::vector<uint32_t>& safe(uint32_t chars) const;
@@ -124,7 +130,7 @@ class VocabImage {
  private:
   static size_t word(int32_t id) { return static_cast<size_t>(id) / 32; }
   void add_classes();
-  void add_class(uint8_t lead, uint32_t kinds, TokenForest::Pairs tokens);
+  void add_class(uint8_t lead, uint32_t kinds, bool mixed, TokenForest::Pairs tokens);
 
   VocabSpec spec_;
   TokenForest forest_;

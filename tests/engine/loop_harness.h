@@ -36,10 +36,12 @@ struct LoopScript {
   int fixed_depth = -1;  // -1: the expected-gain policy
   int64_t context = 2048;
   int64_t queue_deadline_us = 30'000'000;
+  int64_t reply_allowance = kReplyAllowanceTokens;
   int64_t snapshot_units = 0;  // of the prefix cache; a full snapshot takes two
   bool exact = true;
   bool reuse_replies = true;
   uint64_t fingerprint_mask = ~uint64_t{0};
+  MaskOptions masks = {};
 };
 
 class LoopHarness {
@@ -114,6 +116,7 @@ class LoopHarness {
     o.planner.pool_blocks = script.model.pool_blocks;
     o.planner.decoder_span = 16;
     o.planner.draft_rows = script.draft_rows;
+    o.planner.reply_allowance = script.reply_allowance;
     o.prefix.window = 8;
     o.prefix.decoder_span = 16;
     o.prefix.exact = script.exact;
@@ -122,6 +125,7 @@ class LoopHarness {
     o.prefix.fingerprint_mask = script.fingerprint_mask;
     o.vocab = kVocab;
     o.queue_deadline_us = script.queue_deadline_us;
+    o.masks = script.masks;
     return o;
   }
 };
