@@ -6,9 +6,11 @@
 #include <ostream>
 #include <string>
 
-#include "ctl/preflight/check.h"
 #include "ctl/verbs.h"
 #include "daemon/config/config.h"
+#include "daemon/preflight/check.h"
+#include "daemon/preflight/facts.h"
+#include "daemon/preflight/settings.h"
 
 namespace tensorfold::ctl {
 namespace {
@@ -22,35 +24,30 @@ constexpr size_t kVerdictColumns = 15;
 
 // The settings of the machine's own file, or of --config; a wrong file is a finding, not an error.
 preflight::Settings settings_of(const Invocation& call, const preflight::Machine& machine) {
-  preflight::Settings out;
-  out.version = TF_VERSION;
-  out.peer = call.get("--peer");
+  std::string config_file, config_error;
   const bool given = call.has("--config");
   std::optional<std::string> text;
   if (given) {
-    out.config_file = call.get("--config");
-    std::ifstream in(out.config_file, std::ios::binary);
+    config_file = call.get("--config");
+    std::ifstream in(config_file, std::ios::binary);
     if (in) text.emplace(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   } else if (machine.exists(config::kConfigFile)) {
-    out.config_file = config::kConfigFile;
+    config_file = config::kConfigFile;
     text = machine.read(config::kConfigFile);
   }
   config::Config config = config::default_config();
-  if (!out.config_file.empty()) {
-    auto loaded = text ? config::parse_config(*text, out.config_file)
+  if (!config_file.empty()) {
+    auto loaded = text ? config::parse_config(*text, config_file)
                        : Result<config::Loaded>(
-                             invalid_argument(out.config_file + ": cannot be read by this user"));
+                             invalid_argument(config_file + ": cannot be read by this user"));
     Status status = loaded.ok() ? config::check_config(loaded->config) : loaded.status();
-    if (!status.ok()) out.config_error = status.message();
+    if (!status.ok()) config_error = status.message();
     if (loaded.ok()) config = loaded->config;
   }
-  out.listen = config.http_listen;
+  preflight::Settings out = preflight::settings_from(config, config_file);
+  out.config_error = config_error;
+  out.peer = call.get("--peer");
   out.model_path = call.get("--model", config.model_path);
-  out.engram_path = config.model_engram_path;
-  out.prepared_path = config.model_prepared_path;
-  out.role = config.cluster_role;
-  out.link_address = config.cluster_link_address;
-  out.link_port = config.cluster_link_port;
   return out;
 }
 
@@ -94,12 +91,6 @@ void print_table(const Invocation& call, const std::vector<Outcome>& outcomes) {
 Json document_of(const preflight::Context& context, const std::vector<Outcome>& outcomes,
                  bool good) {
   const auto text = [](std::string_view value) { return Json::string(std::string(value)); };
-  Json machine = Json::object({});
-  machine.set("version", text(TF_VERSION));
-  machine.set("kernel", text(context.machine.line("/proc/sys/kernel/osrelease")));
-  machine.set("driver", text(preflight::driver_version(context.machine)));
-  machine.set("unix_ms", Json::integer(context.machine.unix_ms()));
-  machine.set("spark", Json::boolean(context.spark));
   Json::Array checks;
   for (const Outcome& one : outcomes) {
     Json check = Json::object({});
@@ -117,7 +108,7 @@ Json document_of(const preflight::Context& context, const std::vector<Outcome>& 
   Json out = Json::object({});
   out.set("schema_version", Json::integer(kDoctorSchemaVersion));
   out.set("ok", Json::boolean(good));
-  out.set("machine", std::move(machine));
+  out.set("machine", preflight::machine_json(context));
   out.set("checks", Json::array(std::move(checks)));
   return out;
 }

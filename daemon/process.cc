@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "daemon/daemon.h"
+#include "daemon/preflight/settings.h"
+#include "daemon/preflight/startup.h"
 #include "daemon/service/listen_fds.h"
 
 namespace tensorfold {
@@ -24,6 +26,19 @@ int check_config(const CommandLine& line) {
   }
   std::printf("the settings are right\n");
   return service::kExitOk;
+}
+
+// The cheap checks of the machine; the exit code when it can't do what the settings ask for.
+int preflight_code(const Start& start, LogSink& log) {
+  const auto machine = preflight::live_machine();
+  const preflight::StartupFindings found = preflight::check_startup(
+      *machine, preflight::settings_from(start.config, start.line.config_file));
+  for (const std::string& warning : found.warnings)
+    log.warning(warning, {{"TF_EVENT", "preflight"}});
+  if (found.refusal.ok()) return service::kExitOk;
+  log.error(found.refusal.message(), {{"TF_EVENT", "preflight"}});
+  return found.refusal.code() == StatusCode::kInvalidArgument ? service::kExitConfig
+                                                              : service::kExitUnavailable;
 }
 
 int run(CommandLine line, const EngineFactory& make_engine) {
@@ -48,6 +63,7 @@ int run(CommandLine line, const EngineFactory& make_engine) {
     log.error(start.status().message(), {{"TF_EVENT", "config_rejected"}});
     return service::kExitConfig;
   }
+  if (const int code = preflight_code(*start, log); code != service::kExitOk) return code;
   if (passed->has_value()) start->listen_fd = (*passed)->fd;
   Daemon daemon(std::move(start).value(), system_clock(), log);
   return daemon.run(make_engine);

@@ -8,6 +8,7 @@ constexpr Event kEvents[] = {
     {"ready", "a5a1402223c2fc1c7c83afb4377df350"},
     {"model_failed", "6a1747ae4cbf5564b78b9dc68061a0a3"},
     {"engine_failed", "43ccf5c93c86a0c2e12d6416690611cc"},
+    {"preflight", "b823520d887e452484c9553cf0b403a7"},
     {"start_failed", "44c64d4f2b8ec5da1fc9533433db7a7a"},
     {"config_rejected", "63afdc3b2ca330f8cd3982717d569401"},
     {"reloaded", "05db1c8ecb5e400f3aa53bb3aff58294"},

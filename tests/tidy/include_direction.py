@@ -25,7 +25,8 @@ def allowed(source: str, target: str) -> bool:
                 or target.startswith("daemon/"))
     if top == "ctl":
         return (target == "daemon/control/protocol.h" or target.startswith("daemon/api/")
-                or target.startswith("daemon/config/") or target.startswith("engine/") or target.startswith("ctl/")
+                or target.startswith("daemon/config/")
+                or target.startswith("daemon/preflight/") or target.startswith("engine/") or target.startswith("ctl/")
                 or (target.startswith("kernels/") and target.count("/") == 1))
     return False
 

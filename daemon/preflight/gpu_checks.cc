@@ -1,8 +1,9 @@
 // NVIDIA driver, device nodes, clocks, and who else uses the GPU.
 #include <algorithm>
 
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/facts.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 namespace {
@@ -135,6 +136,29 @@ Finding check_display(const Context& context) {
   return warn(
       join(seen, ", ") + mode, "Turn the desktop off: it shares the model's memory.",
       {"sudo systemctl set-default multi-user.target", "sudo systemctl isolate multi-user.target"});
+}
+
+Finding check_cuda_backend(const Context& context) {
+  constexpr const char* kLibrary = "/usr/lib/tensorfoldd/libtensorfold_cuda.so";
+  if (!has_gpu(context)) return not_applicable("no NVIDIA GPU");
+  if (context.settings.device == "cpu") return not_applicable("engine.device is cpu");
+  if (!context.published) return not_applicable("the embedded model runs on the CPU");
+  if (context.machine.exists(kLibrary)) return ok(std::string(kLibrary) + " is there");
+  return fail(std::string(kLibrary) + " is missing",
+              "Install the package tensorfoldd-cuda of the same version.",
+              {"sudo apt install tensorfoldd-cuda"});
+}
+
+Finding check_nccl_library(const Context& context) {
+  if (!has_gpu(context)) return not_applicable("no NVIDIA GPU");
+  if (context.settings.role == "single" && context.settings.peer.empty()) {
+    return not_applicable("one machine by itself needs none");
+  }
+  const std::string version = nccl_version(context.machine);
+  if (!version.empty()) return ok("libnccl " + version);
+  return warn("no libnccl.so.2 in the usual folders",
+              "Install NVIDIA's package libnccl2, the same version on both machines.",
+              {"sudo apt install libnccl2"});
 }
 
 }  // namespace tensorfold::preflight

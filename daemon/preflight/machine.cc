@@ -1,11 +1,11 @@
 // Reads of files below the root; the same code for the live and for a recorded machine.
-#include "ctl/preflight/machine.h"
+#include "daemon/preflight/machine.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 

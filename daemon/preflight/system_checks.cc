@@ -3,8 +3,8 @@
 // then fail.
 #include <array>
 
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 namespace {

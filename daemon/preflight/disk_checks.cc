@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/text.h"
 #include "engine/base/json.h"
 
 namespace tensorfold::preflight {
@@ -160,6 +160,39 @@ Finding check_model_files(const Context& context) {
   }
   if (problems.empty()) return ok(std::to_string(files.size()) + " files, each as long as it says");
   return fail(folder + ": " + join(problems, "; "), "Fetch these files again.");
+}
+
+// The tables may be in the model folder, in one of their own, or in the prepared image.
+Finding check_engram_files(const Context& context) {
+  const Settings& settings = context.settings;
+  if (settings.model_path.empty()) return not_applicable("no model folder is set");
+  if (settings.engram_path.empty() || settings.engram_path == settings.model_path) {
+    return not_applicable("model.engram_path names no folder of its own");
+  }
+  const std::string& folder = settings.engram_path;
+  const auto files = shards(context.machine, folder);
+  if (files.empty()) {
+    return fail(folder + ": there is no safetensors file", "Fetch the Engram tables.",
+                {"tfctl model fetch"});
+  }
+  std::vector<std::string> problems;
+  bool table = false;
+  for (const std::string& name : files) {
+    const std::string path = concat({folder, "/", name});
+    const std::string problem = shard_problem(context.machine, path);
+    if (!problem.empty()) {
+      problems.push_back(concat({name, " ", problem}));
+      continue;
+    }
+    const uint64_t header = little_endian(context.machine.read_head(path, 8).value_or("")) + 8;
+    table = table ||
+            contains(context.machine.read_head(path, static_cast<int64_t>(header)).value_or(""),
+                     ".engram.embed.");
+  }
+  if (problems.empty() && !table) problems.emplace_back("no file holds an Engram table");
+  if (problems.empty()) return ok(std::to_string(files.size()) + " files, with the tables");
+  return fail(folder + ": " + join(problems, "; "), "Fetch these files again.",
+              {"tfctl model fetch"});
 }
 
 }  // namespace tensorfold::preflight

@@ -15,7 +15,7 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "ctl/preflight/machine.h"
+#include "daemon/preflight/machine.h"
 #include "engine/base/clock.h"
 
 extern char** environ;  // NOLINT: what POSIX names it

@@ -1,8 +1,8 @@
 // Memory of a machine whose GPU uses it too: what counts is MemAvailable, not what CUDA calls free.
 #include <algorithm>
 
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 namespace {

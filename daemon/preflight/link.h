@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ctl/preflight/machine.h"
+#include "daemon/preflight/machine.h"
 
 namespace tensorfold::preflight {
 

@@ -1,7 +1,7 @@
 // The check functions, one declaration each; check_table.cc has their names and reasons.
 #pragma once
 
-#include "ctl/preflight/check.h"
+#include "daemon/preflight/check.h"
 
 namespace tensorfold::preflight {
 
@@ -25,6 +25,8 @@ Finding check_gpu_nodes(const Context&);
 Finding check_gpu_clock(const Context&);
 Finding check_gpu_processes(const Context&);
 Finding check_display(const Context&);
+Finding check_cuda_backend(const Context&);
+Finding check_nccl_library(const Context&);
 
 // service_checks.cc
 Finding check_settings(const Context&);
@@ -39,6 +41,7 @@ Finding check_disk_space(const Context&);
 Finding check_disk_kind(const Context&);
 Finding check_disk_rate(const Context&);
 Finding check_model_files(const Context&);
+Finding check_engram_files(const Context&);
 
 // link_checks.cc
 Finding check_rdma_ports(const Context&);
@@ -58,6 +61,9 @@ Finding check_peer_ssh(const Context&);
 Finding check_peer_version(const Context&);
 Finding check_peer_kernel(const Context&);
 Finding check_peer_driver(const Context&);
+Finding check_peer_nccl(const Context&);
+Finding check_peer_firmware(const Context&);
+Finding check_peer_mtu(const Context&);
 Finding check_peer_clock(const Context&);
 Finding check_peer_weights(const Context&);
 Finding check_peer_transfer(const Context&);

@@ -3,8 +3,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "ctl/preflight/machine.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/machine.h"
+#include "daemon/preflight/text.h"
 #include "engine/base/json.h"
 
 namespace tensorfold::preflight {

@@ -1,8 +1,8 @@
 // The service itself: settings, ports, limits, other servers.
 #include <algorithm>
 
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 namespace {

@@ -1,8 +1,8 @@
 // The link between two machines: RDMA ports, GIDs, MTU, both functions of one socket, subnets.
-#include "ctl/preflight/link.h"
+#include "daemon/preflight/link.h"
 
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 namespace {

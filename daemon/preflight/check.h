@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ctl/preflight/machine.h"
+#include "daemon/preflight/machine.h"
 #include "engine/base/json.h"
 
 namespace tensorfold::preflight {
@@ -32,6 +32,7 @@ struct Settings {
   std::string config_error;  // why the settings file cannot be used, or empty
   std::string config_file;   // empty: there is none
   std::string listen = "127.0.0.1:8888";
+  std::string device = "auto";
   std::string model_path;     // empty: the embedded model
   std::string engram_path;    // empty: in the model folder
   std::string prepared_path;  // empty: none

@@ -1,9 +1,9 @@
 // Findings, the context, and what several checks read: processes, ports, the service's unit.
-#include "ctl/preflight/check.h"
+#include "daemon/preflight/check.h"
 
 #include <algorithm>
 
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 namespace {

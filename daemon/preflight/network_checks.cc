@@ -1,7 +1,7 @@
 // NCCL's own settings and the firewall.
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/link.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/link.h"
+#include "daemon/preflight/text.h"
 
 namespace tensorfold::preflight {
 namespace {

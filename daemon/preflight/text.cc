@@ -1,4 +1,4 @@
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/text.h"
 
 #include <cctype>
 #include <charconv>

@@ -1,7 +1,8 @@
 // The other machine, over ssh: its own `tfctl doctor --json` tells what to compare. What only the
 // running cluster can measure is not applicable here.
-#include "ctl/preflight/checks.h"
-#include "ctl/preflight/text.h"
+#include "daemon/preflight/checks.h"
+#include "daemon/preflight/facts.h"
+#include "daemon/preflight/text.h"
 #include "engine/base/json.h"
 
 namespace tensorfold::preflight {
@@ -111,14 +112,87 @@ Finding check_peer_clock(const Context& context) {
               {"sudo timedatectl set-ntp true"});
 }
 
-Finding check_peer_weights(const Context& context) {
-  if (context.settings.peer.empty()) return not_applicable("no --peer is given");
-  return not_applicable("the ranks compare fingerprints when they join, not here");
+Finding check_peer_nccl(const Context& context) {
+  return compare(context, "nccl", nccl_version(context.machine),
+                 "Install the same libnccl2 on both machines.");
 }
 
+Finding check_peer_firmware(const Context& context) {
+  Finding finding = compare(context, "firmware", link_firmware(context.machine),
+                            "Update the network cards of both machines to the same firmware.");
+  if (finding.verdict == Verdict::kFail) finding.verdict = Verdict::kWarn;
+  return finding;
+}
+
+Finding check_peer_weights(const Context& context) {
+  const std::string here = weights_fingerprint(context.machine, context.settings);
+  Finding finding = compare(context, "weights", here,
+                            "Copy the model folder again and verify it on both machines.");
+  if (finding.verdict == Verdict::kOk) finding.read = "the same, " + here.substr(0, 12);
+  if (finding.verdict == Verdict::kFail) {
+    finding.commands = {"tfctl model sync " + context.settings.peer};
+  }
+  return finding;
+}
+
+namespace {
+
+struct Pair {
+  LinkEnd here, there;
+};
+
+// Ends in one subnet are ends of one cable.
+std::vector<Pair> pairs_of(const Context& context) {
+  std::vector<Pair> out;
+  const Json* machine = context.peer.document.find("machine");
+  if (machine == nullptr) return out;
+  for (const LinkEnd& here : link_ends(context.machine)) {
+    for (const LinkEnd& there : link_ends_of(*machine)) {
+      const auto a = ipv4(here.address), b = ipv4(there.address);
+      if (a && b && same_subnet(*a, *b, here.prefix)) out.push_back({here, there});
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Finding check_peer_mtu(const Context& context) {
+  if (!context.peer.asked) return not_applicable("no --peer is given");
+  const auto pairs = pairs_of(context);
+  if (pairs.empty()) return not_applicable("no subnet of the link is on both machines");
+  std::vector<std::string> seen;
+  bool differ = false;
+  for (const auto& [here, there] : pairs) {
+    seen.push_back(concat({here.netdev, " ", std::to_string(here.mtu), ", there ", there.netdev,
+                           " ", std::to_string(there.mtu)}));
+    differ = differ || here.mtu != there.mtu;
+  }
+  if (!differ) return ok(join(seen, "; "));
+  return fail(join(seen, "; "), "Set the same MTU, 9000, on both ends and in netplan.");
+}
+
+// Packets as large as the MTU that may not be cut: 20 bytes of IP and 8 of ICMP are not payload.
 Finding check_peer_transfer(const Context& context) {
-  if (context.settings.peer.empty()) return not_applicable("no --peer is given");
-  return not_applicable("a transfer over the link needs the cluster to run");
+  constexpr int64_t kHeaderBytes = 28;
+  if (!context.peer.asked) return not_applicable("no --peer is given");
+  std::vector<std::string> good, lost;
+  for (const auto& [here, there] : pairs_of(context)) {
+    if (here.mtu <= kHeaderBytes) continue;
+    const std::string size = std::to_string(here.mtu - kHeaderBytes);
+    const auto result = context.machine.command(
+        {"ping", "-c", "3", "-i", "0.2", "-W", "2", "-M", "do", "-s", size, there.address});
+    if (!result) return not_applicable("ping is not there or did not end in time");
+    (result->exit_code == 0 ? good : lost)
+        .push_back(concat({there.address, " with ", std::to_string(here.mtu), " bytes"}));
+  }
+  if (good.empty() && lost.empty()) {
+    return not_applicable("no subnet of the link is on both machines");
+  }
+  if (lost.empty()) return ok("packets arrive: " + join(good, ", "));
+  return fail("no answer from " + join(lost, ", "),
+              "Set MTU 9000 on both ends, and let a firewall pass everything on the link.",
+              {"ip -br link", "sudo ufw status"});
 }
 
 }  // namespace tensorfold::preflight

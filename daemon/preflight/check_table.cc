@@ -1,5 +1,5 @@
 // The table of checks, in the order in which they are shown.
-#include "ctl/preflight/checks.h"
+#include "daemon/preflight/checks.h"
 
 namespace tensorfold::preflight {
 namespace {
@@ -24,6 +24,8 @@ constexpr Check kChecks[] = {
      check_memory_killers},
 
     {"gpu", "driver", "The engine needs CUDA 13.", check_driver},
+    {"gpu", "cuda-backend", "Without the CUDA package the GPU is not used.", check_cuda_backend},
+    {"gpu", "nccl-library", "Ranks on GPUs exchange their sums with NCCL.", check_nccl_library},
     {"gpu", "gpu-nodes", "Without its device nodes the service does not see the GPU.",
      check_gpu_nodes},
     {"gpu", "gpu-clock", "A GPU in a slow state halves the speed without an error.",
@@ -47,6 +49,8 @@ constexpr Check kChecks[] = {
     {"disk", "disk-rate", "A start reads the whole image.", check_disk_rate},
     {"disk", "model-files", "A short or missing file makes wrong replies, not errors.",
      check_model_files},
+    {"disk", "engram-files", "Two layers of the model look up rows in these tables.",
+     check_engram_files},
 
     {"link", "rdma-ports", "The ranks exchange every layer's sums over RDMA.", check_rdma_ports},
     {"link", "rdma-gids", "RoCE v2 over IPv4 needs a GID by address; indexes move.",
@@ -65,9 +69,14 @@ constexpr Check kChecks[] = {
      check_peer_version},
     {"peer", "peer-kernel", "Different kernels behave differently under load.", check_peer_kernel},
     {"peer", "peer-driver", "Different drivers made one rank 2.4 times slower.", check_peer_driver},
+    {"peer", "peer-nccl", "Two builds of NCCL hung after minutes of load.", check_peer_nccl},
+    {"peer", "peer-firmware", "Firmware of the network cards changes settings of the link.",
+     check_peer_firmware},
+    {"peer", "peer-mtu", "Ends of one link with different MTUs lose large packets only.",
+     check_peer_mtu},
     {"peer", "peer-clock", "Two machines' logs are compared by time.", check_peer_clock},
     {"peer", "peer-weights", "Ranks must compute with the same weights.", check_peer_weights},
-    {"peer", "peer-transfer", "Only a large transfer shows a mismatched MTU or a closed port.",
+    {"peer", "peer-transfer", "Only large packets show a mismatched MTU on the way.",
      check_peer_transfer},
 };
 
