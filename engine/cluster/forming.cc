@@ -78,7 +78,8 @@ JoinRequest FormerBase::request(ChannelUse use, uint64_t generation) const {
 }
 
 Result<std::unique_ptr<Channel>> FormerBase::call(const LinkAddress& to, ChannelUse use,
-                                                  uint64_t generation, const StopFlag& stop) {
+                                                  uint64_t generation, int64_t answer_ms,
+                                                  const StopFlag& stop) {
   TF_ASSIGN_OR_RETURN(Fd fd, connect_to(link, to, wait_ms(options.timers.connect_ms, stop)));
   set_link_options(fd.get(), options.timers.handshake_ms);
   const LinkWait wait = wait_ms(options.timers.handshake_ms, stop);
@@ -92,7 +93,7 @@ Result<std::unique_ptr<Channel>> FormerBase::call(const LinkAddress& to, Channel
                        "refused");
   Status io = channel->send(FrameType::kJoin, encode(request(use, generation)), wait);
   if (!io.ok()) return io.with_context("joining " + to.text());
-  Result<Frame> answer = channel->receive(wait);
+  Result<Frame> answer = channel->receive(wait_ms(answer_ms, stop));
   if (!answer.ok()) return answer.status().with_context("joining " + to.text());
   if (answer->header.type == FrameType::kWelcome) return channel;
   const auto refusal =

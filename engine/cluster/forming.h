@@ -36,9 +36,10 @@ struct FormerBase {
   // Opens the gate when it should be and is not. kUnavailable: the address is not there.
   Status open_gate();
   JoinRequest request(ChannelUse use, uint64_t generation) const;
-  // Connects, proves, joins: a welcomed channel, or why not (a Refusal's text).
+  // Connects, proves, joins: a welcomed channel, or why not (a Refusal's text). answer_ms: for the
+  // answer, which the other side's forming thread gives when it comes to it.
   Result<std::unique_ptr<Channel>> call(const LinkAddress& to, ChannelUse use, uint64_t generation,
-                                        const StopFlag& stop);
+                                        int64_t answer_ms, const StopFlag& stop);
 };
 
 // While it lives, callers wait for the forming thread; afterwards the gate refuses them.

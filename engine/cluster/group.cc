@@ -18,13 +18,17 @@ namespace tensorfold {
 
 LinkTimers LinkTimers::divided(int64_t by) const {
   TF_CHECK(by >= 1);
-  const auto part = [by](int64_t ms) { return std::max<int64_t>(1, ms / by); };
+  const auto part = [by](int64_t ms, int64_t least_ms = 1) {
+    return std::max<int64_t>(least_ms, ms / by);
+  };
+  // Tests wait for silence and pauses, not for these, which a loaded machine needs.
+  constexpr int64_t kHandshakeMsLeast = 1000, kMeshMsLeast = 5000;
   LinkTimers t;
   t.heartbeat_ms = part(heartbeat_ms);
   t.silent_ms = part(silent_ms);
-  t.connect_ms = part(connect_ms);
-  t.handshake_ms = part(handshake_ms);
-  t.mesh_ms = part(mesh_ms);
+  t.connect_ms = part(connect_ms, kHandshakeMsLeast);
+  t.handshake_ms = part(handshake_ms, kHandshakeMsLeast);
+  t.mesh_ms = part(mesh_ms, kMeshMsLeast);
   t.retry_first_ms = part(retry_first_ms);
   t.retry_most_ms = part(retry_most_ms);
   t.send_ms = part(send_ms);

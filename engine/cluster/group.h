@@ -54,7 +54,7 @@ struct LinkTimers {
   int64_t retry_most_ms = 2000;  //
   int64_t send_ms = 5000;        // a message into the socket of a peer that does not read
   int64_t exchange_ms = 60000;   // one all_gather: bounds a peer that lives but does not compute
-  LinkTimers divided(int64_t by) const;  // each at least 1 ms
+  LinkTimers divided(int64_t by) const;  // kept: 1 s for handshakes, 5 s for a mesh, 1 ms
 };
 
 struct GroupOptions {

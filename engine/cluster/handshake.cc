@@ -9,6 +9,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "engine/cluster/wire.h"
+
 namespace tensorfold {
 namespace {
 
@@ -42,10 +44,6 @@ bool read_preamble(std::string_view mark, std::span<const std::byte> in, uint32_
     if (in[i] != std::byte{0}) return false;
   }
   return true;
-}
-
-void append(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
-  to.insert(to.end(), bytes.begin(), bytes.end());
 }
 
 SessionKeys session_keys(std::span<const std::byte> key, std::span<const std::byte> transcript,
@@ -111,16 +109,16 @@ AcceptHandshake::Step AcceptHandshake::consume(std::span<const std::byte> messag
   TF_CHECK_EQ(message.size(), wants());
   if (transcript_.empty()) {
     if (!read_preamble(kConnectorMark, message, peer_protocol_)) return step_ = Step::kRefused;
-    append(transcript_, message);
-    append(transcript_, mine_);
-    append(output_, mine_);
+    append_bytes(transcript_, message);
+    append_bytes(transcript_, mine_);
+    append_bytes(output_, mine_);
     return step_;
   }
   const LinkDigest wanted = link_hmac(key_, "tensorfold link connector", transcript_);
   if (!proof_holds(wanted, message)) return step_ = Step::kRefused;
   keys_ = session_keys(key_, transcript_, false);
-  append(transcript_, message);
-  append(output_, link_hmac(key_, "tensorfold link acceptor", transcript_));
+  append_bytes(transcript_, message);
+  append_bytes(output_, link_hmac(key_, "tensorfold link acceptor", transcript_));
   return step_ = Step::kProven;
 }
 
@@ -140,11 +138,11 @@ Result<std::unique_ptr<Channel>> prove_to(Fd fd, const std::string& peer,
   if (!read_preamble(kAcceptorMark, theirs, peer_protocol))
     return unavailable(peer + " does not speak the link's protocol");
   std::vector<std::byte> transcript;
-  append(transcript, mine);
-  append(transcript, theirs);
+  append_bytes(transcript, mine);
+  append_bytes(transcript, theirs);
   const LinkDigest proof = link_hmac(key, "tensorfold link connector", transcript);
   const SessionKeys keys = session_keys(key, transcript, true);
-  append(transcript, proof);
+  append_bytes(transcript, proof);
   io = send_all(fd.get(), proof, wait);
   LinkDigest answer{};
   if (io.ok()) io = receive_all(fd.get(), answer, wait);

@@ -3,9 +3,12 @@
 
 namespace tensorfold {
 
-void WireWriter::bytes(std::span<const std::byte> value) {
-  out_.insert(out_.end(), value.begin(), value.end());
+// Here and not inline: GCC 12 sees overflows in the inlined form that can't happen.
+void append_bytes(std::vector<std::byte>& to, std::span<const std::byte> bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
 }
+
+void WireWriter::bytes(std::span<const std::byte> value) { append_bytes(out_, value); }
 
 void WireWriter::number(uint64_t value, int count) {
   for (int i = 0; i < count; ++i)

@@ -13,6 +13,8 @@
 
 namespace tensorfold {
 
+void append_bytes(std::vector<std::byte>& to, std::span<const std::byte> bytes);
+
 class WireWriter {
  public:
   void u8(uint8_t value) { number(value, 1); }

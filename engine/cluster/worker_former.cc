@@ -78,7 +78,7 @@ Result<std::unique_ptr<Group>> WorkerFormer::attempt(const StopFlag& stop) {
   TF_RETURN_IF_ERROR(base_.open_gate());
   const GateOpening opening(base_.gate.get());
   TF_ASSIGN_OR_RETURN(std::unique_ptr<Channel> control,
-                      base_.call(head_, ChannelUse::kControl, 0, stop));
+                      base_.call(head_, ChannelUse::kControl, 0, timers().silent_ms, stop));
   backoff_ms_ = timers().retry_first_ms;
   base_.log.info("link: joined the head at " + head_.text());
   tell(FormState::kWaiting, "joined the head at " + head_.text());
@@ -139,7 +139,9 @@ Status WorkerFormer::connect_mesh(Mesh& mesh, Channel& control, const Roster& ro
       TF_ASSIGN_OR_RETURN(to, LinkAddress::parse("roster", entry.address, entry.port));
     }
     for (const ChannelUse use : {ChannelUse::kHeartbeat, ChannelUse::kExchange}) {
-      Result<std::unique_ptr<Channel>> channel = base_.call(to, use, roster.generation, stop);
+      const int64_t left_ms = (deadline_us - base_.clock.monotonic_us()) / 1000;
+      Result<std::unique_ptr<Channel>> channel =
+          base_.call(to, use, roster.generation, left_ms, stop);
       if (!channel.ok())
         return channel.status().with_context("connecting to rank " + std::to_string(r));
       mesh.add(r, use, std::move(channel).value());

@@ -12,6 +12,7 @@
 
 #include "engine/cluster/channel.h"
 #include "engine/cluster/link_wait.h"
+#include "engine/cluster/nccl/nccl_library.cuh"
 
 namespace tensorfold {
 namespace {

@@ -1,5 +1,5 @@
 // Loading NCCL. Owner: see the header.
-#include "engine/cluster/nccl/nccl_library.h"
+#include "engine/cluster/nccl/nccl_library.cuh"
 
 #include <dlfcn.h>
 #include <openssl/evp.h>
@@ -74,5 +74,7 @@ Result<std::shared_ptr<const NcclLibrary>> open_nccl() {
                    std::to_string(v % 100) + " sha256:" + sha256_of_file(nccl->path);
   return std::shared_ptr<const NcclLibrary>(std::move(nccl));
 }
+
+std::string nccl_identity(const NcclLibrary& nccl) { return nccl.identity; }
 
 }  // namespace tensorfold

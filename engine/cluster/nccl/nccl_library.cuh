@@ -5,14 +5,11 @@
 
 #include <nccl.h>
 
-#include <memory>
 #include <string>
 
-#include "engine/base/status.h"
+#include "engine/cluster/nccl/nccl_collective.h"
 
 namespace tensorfold {
-
-inline constexpr int kNcclVersionLeast = 21'900;  // 2.19: config with blocking = 0, async errors
 
 struct NcclLibrary {
   int version = 0;       // 22809: 2.28.9
@@ -26,8 +23,5 @@ struct NcclLibrary {
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclGetLastError) last_error = nullptr;
 };
-
-// libnccl.so.2 where the loader looks, or the file that TENSORFOLD_NCCL_LIBRARY names.
-Result<std::shared_ptr<const NcclLibrary>> open_nccl();
 
 }  // namespace tensorfold
