@@ -8,6 +8,7 @@ import subprocess
 from service import UNIT, Checks, answers, main_pid, show, wait_for
 
 NEXT = "/next.deb"
+SECOND = "tensorfoldd@two.service"
 TESTS = pathlib.Path(__file__).resolve().parents[2] / "packaging/debian/tests"
 ASIDE = '[engine]\ndrafts = "off"\n'
 OURS = '# ours\n[limits]\ndrain_s = 55\n[engine]\ndrafts = "off"\n'
@@ -73,10 +74,17 @@ def purge(checks: Checks) -> None:
     model = machine.path("/var/lib/tensorfoldd/models/flash/model-00001.safetensors")
     model.parent.mkdir(parents=True)
     model.write_text("weights")
+    # Everything that may run: the service under its socket, and a second instance.
+    checks.systemctl("stop", UNIT)
+    checks.settings('[http]\nlisten = "127.0.0.1:8899"\n' + ASIDE, "two")
+    done = checks.systemctl("start", "tensorfoldd.socket", UNIT, SECOND)
+    checks.that(done.returncode == 0, f"socket, service and second instance: {done.stdout}")
     done = machine.run("apt-get", "remove", "-y", "tensorfoldd")
     checks.that(done.returncode == 0, f"remove: {done.stdout[-1000:]}")
     checks.that(wait_for(lambda: not answers(machine), 10), "removed, and it answers")
-    checks.that(show(machine)["ActiveState"] in ("inactive", "failed"), "removed, and it runs")
+    for unit in (UNIT, "tensorfoldd.socket", SECOND):
+        checks.that(show(machine, unit)["ActiveState"] in ("inactive", "failed"),
+                    f"removed, and {unit} is {show(machine, unit)['ActiveState']}")
     checks.that(machine.path("/etc/tensorfoldd/tensorfoldd.toml").exists(), "remove takes settings")
     checks.that("kept" not in done.stdout, "remove speaks of kept models")
     done = machine.run("apt-get", "purge", "-y", "tensorfoldd")

@@ -1,8 +1,9 @@
 """The Debian package: built from the tree, looked into, and its programs run from where it unpacks.
 
-  deb.py ROOT WORK
+  deb.py ROOT WORK [OPTIONS OF packaging/build-deb]
 
-A clean machine needs packaging/debian/control's build dependencies. It is not installed here.
+A clean machine needs packaging/debian/control's build dependencies. It is not installed here, but by
+tests/systemd/run.
 """
 
 import http.client
@@ -23,6 +24,7 @@ READY_SECONDS = 120
 FILES = """
 /etc/tensorfoldd/tensorfoldd.toml
 /lib/systemd/system/tensorfoldd.service
+/lib/systemd/system/tensorfoldd.socket
 /lib/systemd/system/tensorfoldd@.service
 /usr/bin/tensorfoldd
 /usr/bin/tfctl
@@ -31,6 +33,8 @@ FILES = """
 /usr/lib/sysusers.d/tensorfoldd.conf
 /usr/lib/tmpfiles.d/tensorfoldd.conf
 /usr/share/bash-completion/completions/tfctl
+/usr/share/doc/tensorfoldd/examples/head.toml
+/usr/share/doc/tensorfoldd/examples/worker.toml
 /usr/share/fish/vendor_completions.d/tfctl.fish
 /usr/share/man/man1/tfctl.1.gz
 /usr/share/man/man5/tensorfoldd.toml.5.gz
@@ -51,7 +55,7 @@ def build(root: pathlib.Path, work: pathlib.Path) -> list[pathlib.Path]:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     with open(work / "build.log", "w", encoding="utf-8") as log:
-        subprocess.run([str(root / "packaging/build-deb"), str(work)], stdout=log, stderr=log,
+        subprocess.run([str(root / "packaging/build-deb"), *sys.argv[3:], str(work)], stdout=log, stderr=log,
                        timeout=BUILD_SECONDS, check=True)
     return sorted(work.glob("*.deb"))
 
@@ -67,6 +71,9 @@ def check_contents(deb: pathlib.Path, unpacked: pathlib.Path) -> list[str]:
         if wanted not in scripts:
             problems.append(f"no maintainer script has '{wanted}'")
     prerm = (control / "prerm").read_text()
+    postinst = (control / "postinst").read_text()
+    if re.search(r"deb-systemd-invoke \S*restart", postinst):
+        problems.append("an upgrade would restart the service")
     if not re.search(r'"\$1" = remove .*\n.*stop', prerm):
         problems.append("an upgrade would stop the service, or a removal would not")
     depends = output("dpkg-deb", "--field", str(deb), "Depends")

@@ -66,6 +66,9 @@ def check_units(root: pathlib.Path, daemon: str, folder: pathlib.Path) -> list[s
         problems += [f"{source.name}: verify: {line}" for line in verify(unit)]
         if not exposure(unit):
             problems.append(f"{source.name}: exposure above {EXPOSURE_TENTHS_MAX / 10}")
+    (folder / "tensorfoldd.socket").write_bytes((root / "systemd/tensorfoldd.socket").read_bytes())
+    problems += [f"tensorfoldd.socket: verify: {line}"
+                 for line in verify(folder / "tensorfoldd.socket")]
     planted = installed_as(folder, service, "tensorfoldd.service", daemon, Type="Type=notfy\n")
     if not verify(planted):
         problems.append("verify says nothing about Type=notfy")
@@ -88,6 +91,17 @@ def check_template(root: pathlib.Path) -> list[str]:
             sorted(set(service.splitlines()) ^ set(template.splitlines()))]
 
 
+def check_socket(root: pathlib.Path) -> list[str]:
+    """The socket unit holds the default address under the name that the daemon takes."""
+    unit = (root / "systemd/tensorfoldd.socket").read_text(encoding="utf-8")
+    header = (root / "daemon/service/listen_fds.h").read_text(encoding="utf-8")
+    name = re.search(r'kListenName\[\] = "(\w+)"', header)
+    address = re.search(r'#listen = "([\d.:]+)"', (root / "etc/tensorfoldd.toml").read_text())
+    lines = unit.splitlines()
+    wanted = [f"FileDescriptorName={name[1]}", f"ListenStream={address[1]}"]
+    return [f"tensorfoldd.socket: no {line}" for line in wanted if line not in lines]
+
+
 def check_daemon(root: pathlib.Path, daemon: str) -> list[str]:
     """What the units say of the program must be true of it."""
     problems = []
@@ -102,6 +116,10 @@ def check_daemon(root: pathlib.Path, daemon: str) -> list[str]:
         config = re.search(r"kExitConfig = (\d+)", codes)
         if f"RestartPreventExitStatus={config.group(1)}\n" not in text:
             problems.append(f"{source.name}: RestartPreventExitStatus is not {config.group(1)}")
+    for example in sorted((root / "etc/examples").glob("*.toml")):
+        _, said = run(daemon, "--check-config", str(example))
+        if "the settings are right" not in said and "which this version does not have" not in said:
+            problems.append(f"{example.name}: {said}")
     bad = root / "tests/systemd/bad.toml"
     code, _ = run(daemon, "--config", str(bad))
     if code != 78:
@@ -161,6 +179,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         problems += check_units(root, daemon, pathlib.Path(folder))
     problems += check_template(root)
+    problems += check_socket(root)
     problems += check_daemon(root, daemon)
     with tempfile.TemporaryDirectory() as folder:
         problems += check_companions(root, pathlib.Path(folder))
