@@ -116,6 +116,81 @@ BOOST_AUTO_TEST_CASE(a_prompt_that_branches_off_leaves_a_snapshot_for_the_next) 
   require_empty(h);
 }
 
+BOOST_AUTO_TEST_CASE(the_second_chat_starts_behind_the_system_text_of_the_first) {
+  std::mt19937_64 rng(9);
+  const auto letters = [&](int64_t n) {
+    std::string s;
+    while (static_cast<int64_t>(s.size()) < n) s.push_back(static_cast<char>('a' + rng() % 26));
+    return s;
+  };
+  for (const int64_t system : {16, 40, 256, 700}) {
+    LoopHarness h(cached_script());
+    const std::string text_of_system = letters(system);
+    for (int chat = 0; chat < 3; ++chat) {
+      Request request = request_of({}, 5, 1);
+      request.prompt.ids.reset();
+      ChatMessage message;
+      message.role = Role::kSystem;
+      message.content.emplace_back().text = text_of_system;
+      request.prompt.messages.push_back(message);
+      message.role = Role::kUser;
+      const std::string begin(1, static_cast<char>('a' + chat));
+      message.content[0].text = begin + letters(chat == 1 ? 3 : 300);
+      request.prompt.messages.push_back(message);
+      const Reply reply = h.run_one(request);
+      BOOST_TEST((reply.ids == cold(request).ids));
+      BOOST_TEST(reply.stats.usage.cached_tokens == (chat == 0 ? 0 : system));
+    }
+    require_empty(h);
+  }
+}
+
+// Rows that are not numbers behind a prompt: the same prompt is computed from its first row again,
+// whether its reply had begun, others had started from it, or it was long enough for snapshots in
+// its middle. What only begins alike serves on.
+BOOST_AUTO_TEST_CASE(a_prompt_whose_rows_fail_serves_nobody) {
+  std::mt19937_64 rng(10);
+  for (const int64_t n : {40, 256, 700, 4500}) {
+    for (const bool company : {false, true}) {
+      LoopScript script = cached_script();
+      script.context = 8192;
+      script.prefill_rows = 2048;
+      LoopHarness h(script);
+      auto common = text(rng, n / 2);
+      const auto joined = [&](std::vector<TokenId> more) {
+        std::vector<TokenId> ids = common;
+        ids.insert(ids.end(), more.begin(), more.end());
+        return ids;
+      };
+      const Request good = request_of(joined(text(rng, n / 2)), 5, 1);
+      (void)h.run_one(good);
+      std::vector<TokenId> bad = joined(text(rng, n / 2));
+      bad[bad.size() - 2] = kPoison;
+      const Request failing = request_of(bad, 50, 1);
+      const auto fails = [&](const Reply& r) {
+        BOOST_TEST(r.status.reason() == "non_finite_logits");
+        return r.stats.usage.cached_tokens;
+      };
+      auto sink = h.submit(failing);
+      std::shared_ptr<KeepingSink> other;
+      if (company) {  // starts from the snapshot at the prompt's end
+        while (sink->reply().ids.empty()) h.loop.turn();
+        other = h.submit(failing);
+      }
+      h.run_dry();
+      (void)fails(sink->reply());
+      if (company) BOOST_TEST(fails(other->reply()) >= n - 1);
+      for (int again = 0; again < 2; ++again) BOOST_TEST(fails(h.run_one(failing)) == 0);
+      const Reply kept = h.run_one(good);
+      BOOST_TEST(kept.stats.usage.cached_tokens == static_cast<int>(good.prompt.ids->size()) - 1);
+      LoopScript none = script;
+      none.snapshot_units = 0;
+      BOOST_TEST((kept.ids == LoopHarness(none).run_one(good).ids));
+      require_empty(h);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(salts_share_nothing) {
   std::mt19937_64 rng(4);
   LoopHarness h(cached_script());

@@ -1,41 +1,27 @@
-// A background reply that gives way to foreground work and goes on later is, bit for bit, the one
-// that nobody disturbed: tokens, log-probabilities, end. Over random requests (penalties, biases,
-// masks, stop strings, budgets, drafts), set aside at random moments, several times.
+// A reply that gives way, to foreground work or because the pool is short, and goes on later is,
+// bit for bit, the one that nobody disturbed: tokens, log-probabilities, end. Over random requests
+// (penalties, biases, masks, stop strings, budgets, drafts), set aside at random moments, several
+// times.
 #include <random>
 
-#include "tests/engine/loop_harness.h"
+#include "tests/engine/random_requests.h"
 
 using namespace tensorfold;
 using namespace tensorfold::scripted;
 
 namespace {
 
-Request background_request(std::mt19937_64& rng) {
-  const auto chance = [&](unsigned percent) { return rng() % 100 < percent; };
-  Request r;
-  r.prompt.ids.emplace();
-  for (uint64_t n = 1 + rng() % 200; n > 0; --n)
-    r.prompt.ids->push_back(static_cast<TokenId>(8 + rng() % 50));
-  r.background = true;
-  r.prompt.thinking.enabled = chance(40);
-  if (r.prompt.thinking.enabled && chance(60))
-    r.prompt.thinking.budget = static_cast<int>(rng() % 20);
-  SamplingParams& s = r.sampling;
-  s.seed = rng();
-  s.temperature = chance(40) ? 0.0 : 0.9;
-  s.presence_penalty = chance(30) ? 1.1 : 0.0;
-  s.frequency_penalty = chance(30) ? 0.8 : 0.0;
-  s.repetition_penalty = chance(30) ? 1.3 : 1.0;
-  if (chance(25)) s.logit_bias = {{static_cast<TokenId>(rng() % kVocab), 3.0F}};
+// Of a reply that takes a while.
+Request long_request(std::mt19937_64& rng) {
+  Request r = random_request(rng);
   r.max_tokens = static_cast<int>(10 + rng() % 60);
-  r.ignore_eos = chance(70);
-  if (chance(40)) r.top_logprobs = static_cast<int>(rng() % 4);
-  if (chance(25)) {
-    for (TokenId id = 0; id < kVocab; ++id) {
-      if (rng() % 3 != 0 || id == kEos) r.allowed_tokens.push_back(id);
-    }
-  }
-  if (chance(20)) r.stop = {std::string(1, static_cast<char>('A' + 8 + rng() % 40))};
+  r.ignore_eos = rng() % 100 < 70;
+  return r;
+}
+
+Request background_request(std::mt19937_64& rng) {
+  Request r = long_request(rng);
+  r.background = true;
   return r;
 }
 
@@ -46,20 +32,6 @@ Request foreground_request(std::mt19937_64& rng) {
     r.prompt.ids->push_back(static_cast<TokenId>(8 + rng() % 50));
   r.max_tokens = static_cast<int>(1 + rng() % 5);
   return r;
-}
-
-void require_equal(const Reply& a, const Reply& b) {
-  BOOST_REQUIRE(a.finished == 1 && b.finished == 1);
-  BOOST_REQUIRE(a.status.code() == b.status.code());
-  BOOST_REQUIRE(a.ids == b.ids);
-  BOOST_REQUIRE(a.reason == b.reason);
-  BOOST_REQUIRE(a.stats.token_sha == b.stats.token_sha);
-  BOOST_REQUIRE(a.stats.usage.reasoning_tokens == b.stats.usage.reasoning_tokens);
-  BOOST_REQUIRE(a.logprobs.size() == b.logprobs.size());
-  for (size_t i = 0; i < a.logprobs.size(); ++i) {
-    BOOST_REQUIRE(a.logprobs[i].logprob == b.logprobs[i].logprob);
-    BOOST_REQUIRE(a.logprobs[i].top == b.logprobs[i].top);
-  }
 }
 
 // Runs `request` beside foreground requests that come at random moments; how often it gave way.
@@ -102,6 +74,57 @@ BOOST_AUTO_TEST_CASE(a_reply_that_gave_way_is_the_undisturbed_one) {
   BOOST_TEST(times > 300U);
 }
 
+// Conversations without a limit of their own, more of them than the pool has room for.
+BOOST_AUTO_TEST_CASE(replies_that_outgrow_the_pool_are_the_undisturbed_ones) {
+  std::mt19937_64 rng(29);
+  uint64_t times = 0;
+  int compared = 0;
+  for (int round = 0; round < 40; ++round) {
+    LoopScript script;
+    script.slots = 2 + static_cast<int>(rng() % 4);
+    script.model.pool_blocks = 4 + static_cast<int64_t>(rng() % 3);
+    script.context = 256 * script.model.pool_blocks;
+    script.reply_allowance = static_cast<int64_t>(rng() % 100);
+    script.prefill_rows = 30 + static_cast<int>(rng() % 100);
+    script.model.eos_weight = 0;
+    script.snapshot_units = rng() % 2 ? 20 : 0;
+    script.fixed_depth = static_cast<int>(rng() % 6);
+    std::vector<Request> requests;
+    for (int i = 0; i < 5; ++i) {
+      requests.push_back(long_request(rng));
+      Request& r = requests.back();
+      r.max_tokens.reset();
+      r.ignore_eos = false;
+      r.background = rng() % 4 == 0;
+      r.sampling.logit_bias.emplace_back(kEos, -100.0F);
+      if (rng() % 2) r.stop.clear();
+      for (uint64_t n = rng() % 300; n > 0; --n)
+        r.prompt.ids->push_back(static_cast<TokenId>(8 + rng() % 50));
+    }
+    LoopHarness h(script);
+    std::vector<std::shared_ptr<KeepingSink>> sinks;
+    for (const Request& r : requests) {
+      sinks.push_back(h.submit(r));
+      for (uint64_t turns = rng() % 40; turns > 0; --turns) h.loop.turn();
+    }
+    h.run_dry();
+    times += h.board.snapshot(h.clock).preemptions_total;
+    BOOST_REQUIRE(h.model.open_slots() == 0);
+    BOOST_REQUIRE(h.board.snapshot(h.clock).pool_tokens_used == 0);
+    for (size_t i = 0; i < requests.size(); ++i, ++compared) {
+      LoopScript alone = script;
+      alone.slots = 1;
+      alone.snapshot_units = 0;
+      alone.prefill_rows = 64;
+      Request serial = requests[i];
+      serial.draft = false;
+      require_equal(sinks[i]->reply(), LoopHarness(alone).run_one(serial));
+    }
+  }
+  BOOST_TEST(compared == 200);
+  BOOST_TEST(times > 60U);
+}
+
 BOOST_AUTO_TEST_CASE(a_model_that_remembers_its_batch_is_caught) {
   // The planted fault: logits that depend on how many rows share the step.
   std::mt19937_64 rng(19);
@@ -113,6 +136,7 @@ BOOST_AUTO_TEST_CASE(a_model_that_remembers_its_batch_is_caught) {
     request.ignore_eos = true;
     request.allowed_tokens.clear();
     request.stop.clear();
+    request.parallel_tool_calls = true;
     request.draft = false;
     LoopScript script;
     script.slots = 2;
@@ -135,6 +159,7 @@ BOOST_AUTO_TEST_CASE(what_waits_set_aside_can_be_cancelled_and_fails_with_the_re
     back.ignore_eos = true;
     back.allowed_tokens.clear();
     back.stop.clear();
+    back.parallel_tool_calls = true;
     back.prompt.thinking = {};
     auto sink = h.submit(back);
     const RequestId id = h.last_id;

@@ -67,6 +67,7 @@ class ScriptedText final : public TextCodec {
           if (p.text == "bad") return invalid_argument("messages[0].content is bad", "messages");
           for (const char c : p.text) out.ids.push_back(10 + static_cast<unsigned char>(c) % 50);
         }
+        if (m.role == Role::kSystem) out.head_tokens = static_cast<int64_t>(out.ids.size());
       }
     }
     out.starts_in_reasoning = prompt.thinking.enabled;
@@ -132,6 +133,15 @@ class KeepingSink final : public RequestSink {
     std::lock_guard lock(mutex_);
     BOOST_REQUIRE_MESSAGE(order_kept_, "events came in a wrong order");
     return reply_;
+  }
+  struct SoFar {
+    bool accepted, finished;
+    size_t got;  // tokens and positions of the prompt that it was told of
+  };
+  SoFar so_far() const {
+    std::lock_guard lock(mutex_);
+    return {reply_.accepted, reply_.finished > 0,
+            reply_.ids.size() + static_cast<size_t>(reply_.progress)};
   }
   // Waits until `done` says so; false after `seconds`.
   bool wait(const std::function<bool(const Reply&)>& done, int seconds = 60) {

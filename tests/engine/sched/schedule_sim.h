@@ -77,7 +77,8 @@ inline SimSetup random_setup(std::mt19937_64& rng) {
   s.reply_max = 1 + static_cast<int>(rng() % 40);
   s.planner.reply_allowance = static_cast<int64_t>(rng() % 60);
   if (rng() % 4 == 0) s.open_ended = 20 + static_cast<unsigned>(rng() % 60);
-  if (s.open_ended > 0 && rng() % 8 == 0) {  // replies that fill the pool
+  if (s.open_ended > 0) s.rules.eos_weight = std::max(1U, s.rules.eos_weight);
+  if (s.open_ended > 0 && s.planner.slots < kSequencesMax && rng() % 8 == 0) {  // to the last block
     s.rules.eos_weight = 0;
     s.planner.pool_blocks = std::min<int64_t>(s.planner.pool_blocks, 5);
     s.arrivals = std::min(s.arrivals, 6);

@@ -29,6 +29,7 @@ int found(uint64_t seeds, const std::function<Sabotage()>& make, std::string& fi
 BOOST_AUTO_TEST_CASE(random_schedules_keep_every_promise) {
   SimOutcome all;
   double closest = 0;
+  double longest_pause = 0;
   for (uint64_t seed = 1; seed <= schedules(); ++seed) {
     const SimOutcome out = Schedule(seed).run();
     BOOST_REQUIRE_MESSAGE(out.fault.empty(), "seed " << seed << ": " << out.fault);
@@ -46,12 +47,15 @@ BOOST_AUTO_TEST_CASE(random_schedules_keep_every_promise) {
     all.shared_rows += out.shared_rows;
     closest = std::max(closest,
                        static_cast<double>(out.longest_wait) / static_cast<double>(out.wait_bound));
+    longest_pause = std::max(longest_pause, static_cast<double>(out.longest_pause) /
+                                                static_cast<double>(out.pause_bound));
   }
-  BOOST_TEST_MESSAGE(
-      all.ended << " requests: " << all.whole << " whole, " << all.cancelled << " cancelled, "
-                << all.failed << " failed, " << all.late << " late, " << all.refused
-                << " refused; set aside " << all.set_aside << " times, " << all.shared_rows
-                << " positions from the cache; longest wait " << closest << " of its bound");
+  BOOST_TEST_MESSAGE(all.ended << " requests: " << all.whole << " whole, " << all.cancelled
+                               << " cancelled, " << all.failed << " failed, " << all.late
+                               << " late, " << all.refused << " refused; set aside "
+                               << all.set_aside << " times, " << all.shared_rows
+                               << " positions from the cache; longest wait " << closest
+                               << " of its bound, longest pause of a reply " << longest_pause);
   const auto n = static_cast<int>(schedules());
   BOOST_TEST(all.whole > 3 * n);
   BOOST_TEST(all.cancelled > n / 10);
