@@ -33,12 +33,24 @@ __global__ void scales_kernel(uint16_t* to, int64_t n, float scale, uint32_t see
   }
 }
 
-__global__ void normal_kernel(uint16_t* to, int64_t n, uint32_t seed) {
+__global__ void f32_kernel(float* to, int64_t n, float center, float spread, uint32_t seed) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
+       i += int64_t{gridDim.x} * blockDim.x)
+    to[i] = center + spread * (static_cast<float>(mixed(seed, i) >> 8) / 8388608.0f - 1.0f);
+}
+
+__global__ void cache_kernel(uint32_t* to, int64_t n, uint32_t seed) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
+       i += int64_t{gridDim.x} * blockDim.x)
+    to[i] = (mixed(seed, i) & 0x37373737u) | 0x40404040u;
+}
+
+__global__ void normal_kernel(uint16_t* to, int64_t n, uint32_t seed, float scale) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
        i += int64_t{gridDim.x} * blockDim.x) {
     const float a = (static_cast<float>(mixed(seed, 2 * i) >> 8) + 1.0f) / 16777217.0f;
     const float b = static_cast<float>(mixed(seed, 2 * i + 1) >> 8) / 16777216.0f;
-    const float v = sqrtf(-2.0f * logf(a)) * cospif(2.0f * b);
+    const float v = scale * sqrtf(-2.0f * logf(a)) * cospif(2.0f * b);
     to[i] = __bfloat16_as_ushort(__float2bfloat16(v));
   }
 }
@@ -100,8 +112,18 @@ cudaError_t fill_scales(uint16_t* to, int64_t count, float scale, uint32_t seed,
   scales_kernel<<<256, 256, 0, stream>>>(to, count, scale, seed);
   return cudaGetLastError();
 }
-cudaError_t fill_normal(uint16_t* to, int64_t count, uint32_t seed, cudaStream_t stream) {
-  normal_kernel<<<1024, 256, 0, stream>>>(to, count, seed);
+cudaError_t fill_normal(uint16_t* to, int64_t count, uint32_t seed, cudaStream_t stream,
+                        float scale) {
+  normal_kernel<<<1024, 256, 0, stream>>>(to, count, seed, scale);
+  return cudaGetLastError();
+}
+cudaError_t fill_f32(float* to, int64_t count, float center, float spread, uint32_t seed,
+                     cudaStream_t stream) {
+  f32_kernel<<<1024, 256, 0, stream>>>(to, count, center, spread, seed);
+  return cudaGetLastError();
+}
+cudaError_t fill_cache(void* to, int64_t words, uint32_t seed, cudaStream_t stream) {
+  cache_kernel<<<1024, 256, 0, stream>>>(static_cast<uint32_t*>(to), words, seed);
   return cudaGetLastError();
 }
 cudaError_t read_all(const void* from, int64_t bytes, uint32_t* sink, cudaStream_t stream) {

@@ -13,8 +13,14 @@ cudaError_t fill_words(void* to, int64_t words, uint32_t seed, cudaStream_t stre
 // fp16 of random sign and size 0.5 .. 1.5 times `scale`.
 cudaError_t fill_scales(uint16_t* to, int64_t count, float scale, uint32_t seed,
                         cudaStream_t stream);
-// bf16, normal with deviation 1.
-cudaError_t fill_normal(uint16_t* to, int64_t count, uint32_t seed, cudaStream_t stream);
+// bf16, normal with deviation `scale`.
+cudaError_t fill_normal(uint16_t* to, int64_t count, uint32_t seed, cudaStream_t stream,
+                        float scale = 1);
+// fp32, center plus or minus up to `spread`.
+cudaError_t fill_f32(float* to, int64_t count, float center, float spread, uint32_t seed,
+                     cudaStream_t stream);
+// Packed cache rows that hold no NaN whatever byte is a code or a scale: bytes 0x40 .. 0x77.
+cudaError_t fill_cache(void* to, int64_t words, uint32_t seed, cudaStream_t stream);
 
 // Reads `bytes` once (16-byte loads, nothing written).
 cudaError_t read_all(const void* from, int64_t bytes, uint32_t* sink, cudaStream_t stream);
