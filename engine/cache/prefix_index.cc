@@ -185,6 +185,18 @@ void PrefixIndex::keep(const SequenceView& s, Live& l, BlockLedger& ledger, Cach
   l.kept.push_back(rings_note(made));
   if (made.tail_block >= 0) l.kept.push_back(tail_note(made));
   tree_.add(std::move(made), s.blocks, ledger);
+  note_entered(s, l);
+}
+
+// Which blocks of the tree are the sequence's own: others may have entered the same text before.
+void PrefixIndex::note_entered(const SequenceView& s, Live& l) const {
+  l.entered.resize(s.blocks.size());
+  for (const PrefixNode* n = l.node; n->end > l.resumed; n = n->parent) {
+    const auto b = static_cast<size_t>(n->end / kBlockPositions - 1);
+    if (l.entered[b] || n->block != s.blocks[b]) continue;
+    l.entered[b] = true;
+    l.kept.push_back(block_note(*n));
+  }
 }
 
 bool PrefixIndex::make_units(int32_t units, BlockLedger& ledger, CacheCommands& out) {

@@ -103,7 +103,8 @@ class PrefixIndex : public CacheIndex {
     uint64_t opened = 0;             // ascending
     bool keeps = true;               // nothing that it stands on was found to be spoiled
     int64_t first_kept = INT64_MAX;  // length of its first snapshot
-    std::vector<CacheNote> kept;     // its snapshots and the partial blocks that they end in
+    std::vector<CacheNote> kept;     // what it has entered: snapshots and blocks
+    std::vector<bool> entered;       // by block
   };
   struct Walk;
 
@@ -116,6 +117,7 @@ class PrefixIndex : public CacheIndex {
   Walk walk(const PrefixQuery& query);
   BlockText text_of(const SequenceView& sequence, const Live& live, int64_t first,
                     int64_t end) const;
+  void note_entered(const SequenceView& sequence, Live& live) const;
   void keep(const SequenceView& sequence, Live& live, BlockLedger& ledger, CacheCommands& out);
   bool make_units(int32_t units, BlockLedger& ledger, CacheCommands& out);
   void drop(PrefixSnapshot* snapshot, BlockLedger& ledger, CacheCommands& out);

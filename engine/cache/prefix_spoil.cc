@@ -67,9 +67,6 @@ std::vector<CacheNote> PrefixIndex::spoil(const SequenceView& s, BlockLedger& le
   const PrefixNode& root = root_of(*l.node);
   const int64_t first_own = l.resumed / kBlockPositions;
   std::vector<CacheNote> gone = std::move(l.kept);
-  for (const PrefixNode* n = l.node; n->end > first_own * kBlockPositions; n = n->parent)
-    gone.push_back(block_note(*n));
-
   const int64_t first_kept = l.first_kept - kCutPositionsMax;
   std::unordered_set<BlockId> own;
   for (size_t b = static_cast<size_t>(first_own); b < s.blocks.size(); ++b) own.insert(s.blocks[b]);
