@@ -207,7 +207,7 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
   if (call.instructions) {
     ChatMessage message;
     message.role = Role::kSystem;
-    message.content.push_back({ContentPart::Kind::kString, *call.instructions, {}});
+    message.content.push_back({ContentPart::Kind::kText, *call.instructions, {}});
     messages.insert(messages.begin(), std::move(message));
   }
   if (call.tool_choice == ToolChoice::kNone) {
