@@ -123,6 +123,17 @@ Result<ChatCall> parse_chat(std::string_view body, const ChatDefaults& defaults)
   return call;
 }
 
+void settle_calls(ReplyOrder& order) {
+  Request& request = order.prompts[0];
+  // Calls of earlier turns may make the model write another one: without tools nobody takes it.
+  const auto& messages = request.prompt.messages;
+  const bool earlier_calls =
+      std::any_of(messages.begin(), messages.end(),
+                  [](const ChatMessage& message) { return !message.tool_calls.empty(); });
+  order.parse_calls = order.tools_given || earlier_calls;
+  request.tool_calls_banned = order.parse_calls && order.hide_calls;
+}
+
 ReplyOrder order_of(ChatCall call, Dialect dialect) {
   ReplyOrder order;
   order.dialect = dialect;
@@ -131,16 +142,11 @@ ReplyOrder order_of(ChatCall call, Dialect dialect) {
   order.stream = call.stream;
   order.progress = call.progress;
   order.seed_given = call.seed_given;
-  // Calls of earlier turns may make the model write another one: without tools nobody takes it.
-  const auto& messages = call.request.prompt.messages;
-  const bool earlier_calls =
-      std::any_of(messages.begin(), messages.end(),
-                  [](const ChatMessage& message) { return !message.tool_calls.empty(); });
-  order.parse_calls = call.tools_given || earlier_calls;
+  order.tools_given = call.tools_given;
   order.hide_calls = call.tool_choice == ToolChoice::kNone || !call.tools_given;
-  call.request.tool_calls_banned = order.parse_calls && order.hide_calls;
   order.prefill_only = call.prefill_only;
   order.prompts.push_back(std::move(call.request));
+  settle_calls(order);
   return order;
 }
 

@@ -23,7 +23,8 @@ struct ReplyOrder {
   bool stream = false;
   bool progress = false;  // prompt progress was asked for
   bool seed_given = false;
-  bool parse_calls = false;   // tools were given
+  bool tools_given = false;   // also when tool_choice "none" took them out of the prompt
+  bool parse_calls = false;   // tools were given, or earlier turns hold calls
   bool hide_calls = false;    // calls that come all the same are not shown
   bool prefill_only = false;  // max_tokens 0: no token is made
   std::string previous;       // previous_response_id
@@ -34,6 +35,10 @@ struct ReplyOrder {
 using ReadBody = Result<ReplyOrder> (*)(std::string_view body, const ChatDefaults& defaults);
 
 Result<ReplyOrder> read_chat_order(std::string_view body, const ChatDefaults& defaults);
+
+// What becomes of calls, from the conversation as it stands: whether they are looked for, and
+// whether the model may begin one.
+void settle_calls(ReplyOrder& order);
 
 // What a chat call and the APIs that are built on one have in common.
 ReplyOrder order_of(ChatCall call, Dialect dialect);

@@ -35,6 +35,7 @@ Status ResponseStore::attach(ReplyOrder& order, const std::string& label) {
     const bool led = !messages.empty() && writer.has_instructions();
     messages.insert(messages.begin() + (led ? 1 : 0), earlier->messages.begin(),
                     earlier->messages.end());
+    settle_calls(order);  // some may be in what was said before
   }
   writer.keep(messages);
   if (writer.wants_store()) {

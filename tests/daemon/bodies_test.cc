@@ -223,12 +223,34 @@ BOOST_AUTO_TEST_CASE(a_response_goes_on_with_what_was_said) {
     "output":"r"}],"previous_response_id":"resp_1","instructions":"j"})");
   BOOST_REQUIRE(store.attach(second, "k").ok());
   BOOST_TEST(conversation(second) == "system:j|user:a|assistant[t]:b+f(c1,\"{}\")|tool(c1):r");
+  // The stored turn holds a call, and no tools are given now.
+  BOOST_TEST((second.parse_calls && second.hide_calls && second.prompts[0].tool_calls_banned));
+  BOOST_TEST((!first.parse_calls && !first.prompts[0].tool_calls_banned));
   ReplyOrder unkept = order(read_responses_order, R"({"input":"a","store":false})");
   BOOST_REQUIRE(store.attach(unkept, "k").ok());
   info.id = "resp_2";
   unkept.writer->begin(info, out);
   unkept.writer->finish({0, FinishReason::kStop, stats, &total}, out);
   BOOST_TEST(store.find("resp_2", "k") == nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(calls_that_nobody_takes_are_banned) {
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+  const std::string plain = R"("messages":[{"role":"user","content":"x"}])";
+  const std::string called =
+      R"("messages":[{"role":"user","content":"x"},{"role":"assistant","tool_calls":[)"
+      R"({"id":"c","function":{"name":"f","arguments":"{}"}}]},)"
+      R"({"role":"tool","tool_call_id":"c","content":"y"}])";
+  const auto banned = [](const std::string& members) {
+    const ReplyOrder made = order(read_chat_order, "{" + members + "}");
+    return made.prompts[0].tool_calls_banned;
+  };
+  BOOST_TEST(!banned(plain));
+  BOOST_TEST(!banned(plain + tools));
+  BOOST_TEST(banned(plain + tools + R"(,"tool_choice":"none")"));
+  BOOST_TEST(banned(called));
+  BOOST_TEST(!banned(called + tools));
+  BOOST_TEST(banned(called + tools + R"(,"tool_choice":"none")"));
 }
 
 // ---------------------------------------------------------------- completions

@@ -409,6 +409,40 @@ BOOST_AUTO_TEST_CASE(tool_choice_none_takes_the_tools_out) {
   BOOST_TEST(good(R"("tool_choice":"auto")").request.prompt.tools.empty());
 }
 
+BOOST_AUTO_TEST_CASE(the_form_may_stand_in_the_prompt) {
+  const std::string schema = R"({"type":"object","properties":{"b":{},"a":{"type":"integer"}}})";
+  const std::string form = R"("response_format":{"type":"json_schema","json_schema":{"name":"n",)"
+                           R"("schema":)" +
+                           schema + "}}";
+  BOOST_TEST(!good(form).request.prompt.response_format);
+  const ChatCall shown = good(form + R"(,"schema_in_prompt":true)");
+  BOOST_TEST(dump_json_compact(*shown.request.prompt.response_format) == schema);
+  BOOST_TEST(bool(shown.request.constraint));  // and it is enforced
+  const ChatCall text = good(R"("guided_json":"{\"type\": \"null\"}","schema_in_prompt":true)");
+  BOOST_TEST(dump_json_compact(*text.request.prompt.response_format) == R"({"type":"null"})");
+  const ChatCall any = good(R"("response_format":{"type":"json_object"},"schema_in_prompt":true)");
+  BOOST_TEST(dump_json_compact(*any.request.prompt.response_format) == R"({"type":"json_object"})");
+  // By the server's default only where there is a form; asked for, there must be one.
+  ChatDefaults defaults;
+  defaults.schema_in_prompt = true;
+  defaults.loop_guard = true;
+  const auto by_default =
+      parse_chat(R"({"messages":[{"role":"user","content":"x"}],)" + form + "}", defaults);
+  BOOST_REQUIRE(by_default.ok());
+  BOOST_TEST(bool(by_default->request.prompt.response_format));
+  BOOST_TEST(by_default->request.loop_guard);
+  const auto plain =
+      parse_chat(R"({"messages":[{"role":"user","content":"x"}],"loop_guard":false})", defaults);
+  BOOST_REQUIRE(plain.ok());
+  BOOST_TEST((!plain->request.prompt.response_format && !plain->request.loop_guard));
+  for (const char* wrong :
+       {R"("schema_in_prompt":true)", R"("schema_in_prompt":true,"guided_regex":"a")"}) {
+    const auto refused = parse_chat(
+        R"({"messages":[{"role":"user","content":"x"}],)" + std::string(wrong) + "}", {});
+    BOOST_TEST(refused.status().param() == "schema_in_prompt");
+  }
+}
+
 BOOST_AUTO_TEST_CASE(effort_tables) {
   BOOST_TEST(*EffortTable::parse("tiers")->find("low") == 25);
   BOOST_TEST(*EffortTable::parse("low=30 max=90")->find("low") == 30);
