@@ -109,7 +109,11 @@ Result<std::unique_ptr<Group>> HeadFormer::form(const StopFlag& stop,
   TF_RETURN_IF_ERROR(wait_for_address(stop));
   GateOpening opening(base_.gate.get());
   for (;;) {
-    TF_RETURN_IF_ERROR(gather(stop));
+    const Status gathered = gather(stop);
+    if (!gathered.ok()) {
+      disband("the head was stopped");
+      return gathered;
+    }
     tell(FormState::kJoining, "connecting the ranks");
     connecting_ = true;
     Result<std::unique_ptr<Group>> group = assemble(stop);
