@@ -42,6 +42,7 @@ class SwitchTier final : public CacheTier {
   void unstage(const BlockDigest& name, CacheNote::Kind kind) override { to->unstage(name, kind); }
   std::vector<TierEvent> take_events() override { return to->take_events(); }
   void settle(int64_t wait_us) override { to->settle(wait_us); }
+  void forget(const CacheNote& note) override { to->forget(note); }
   void flush() override { to->flush(); }
 
  private:
@@ -88,13 +89,32 @@ Machines& machines() {
   return m;
 }
 
+// Rows that are not numbers, injected: from a number of rounds on in one sequence.
+class NanRows final : public StepRunner {
+ public:
+  explicit NanRows(Model& model) : inner_(model) {}
+  int good_rounds = -1;  // -1: all of them
+  Status run(const StepPlan& plan, std::vector<SampledTokens>& results) override {
+    TF_RETURN_IF_ERROR(inner_.run(plan, results));
+    if (results.empty() || good_rounds < 0 || good_rounds-- > 0) return ok_status();
+    results[0].accepted.clear();
+    results[0].status =
+        Status(StatusCode::kInternal, "injected", "", std::string(kReasonNonFinite));
+    return ok_status();
+  }
+
+ private:
+  StepExecutor inner_;
+};
+
 // A process: a tier over the files and an engine over an instance.
 struct Process {
-  Process(Instance& instance, ServingOptions o, FileSystem& files, ManualClock& clock)
+  Process(Instance& instance, ServingOptions o, FileSystem& files, ManualClock& clock,
+          StepRunner* runner = nullptr)
       : tier(small_options("/spill/root"), files, clock, log, make_inline_io) {
     instance.tier.to = &tier;
     o.tier = &instance.tier;
-    serving = std::make_unique<Serving>(*instance.model, o);
+    serving = std::make_unique<Serving>(*instance.model, o, runner);
     serving->turns(4);  // the index
   }
   ~Process() {
@@ -209,6 +229,92 @@ BOOST_AUTO_TEST_CASE(a_record_that_comes_back_changed_is_caught) {
   for (int i = 0; i < 3; ++i) caught += history(rng, false, counts) ? 0 : 1;
   m.two.tier.spoil = false;
   BOOST_TEST(caught > 0);
+}
+
+// A prompt whose rows fail leaves nothing that it could start from again: not in memory, not on
+// disk, not after a restart, not after power failed. Other texts stay.
+BOOST_AUTO_TEST_CASE(a_prompt_whose_rows_fail_is_computed_from_cold) {
+  Machines& m = machines();
+  std::mt19937_64 rng(26);
+  int compared = 0;
+  // Long enough for a snapshot in its middle, too. `rounds`: good ones before.
+  for (const int64_t length : {300, 515, 4096 + 190}) {
+    for (const int rounds : {0, 2, 6}) {
+      if (length > 4096 && rounds == 6) continue;
+      FaultFileSystem files("/spill");
+      ManualClock clock;
+      clock.advance_us(1'000'000);
+      ServingOptions o;
+      o.prefill_rows = 2048;
+      const auto common = random_text(rng, 280, m.vocab());
+      const auto prompt = [&](int64_t n) {
+        return cache_request(joined(common, random_text(rng, n - 280, m.vocab())), 8, rng);
+      };
+      const Request good = prompt(400);
+      const Request failing = prompt(length);
+      const Reply cold = m.cold_run(failing, o);
+      const auto from_cold = [&](Process& p) {
+        const Reply got = p.serving->run_one(failing);
+        ++compared;
+        BOOST_TEST(got.stats.usage.cached_tokens == 0);
+        BOOST_TEST(equal_replies(got, cold));
+      };
+      const bool restart = rounds != 2;
+      {
+        NanRows nan(*m.one.model);
+        Process p(m.one, o, files, clock, &nan);
+        (void)p.serving->run_one(good);
+        nan.good_rounds = rounds;
+        const auto sink = p.serving->submit(failing);
+        p.serving->run_dry();
+        BOOST_TEST(sink->reply().status.reason() == kReasonNonFinite);
+        p.serving->turns(3);
+        nan.good_rounds = -1;
+        if (!restart) from_cold(p);
+      }
+      if (rounds == 6) files.crash(rng(), 0.5);
+      Process after(m.two, o, files, clock);
+      if (restart) from_cold(after);
+      const Reply kept = after.serving->run_one(good);
+      BOOST_TEST(kept.stats.usage.cached_tokens >= 280);
+      BOOST_TEST(equal_replies(kept, m.cold_run(good, o)));
+      BOOST_TEST(after.log.warnings().empty());
+    }
+  }
+  BOOST_TEST(compared == 8);
+}
+
+// A prefix from disk whose request fails must not be tried again for ever.
+BOOST_AUTO_TEST_CASE(a_restored_prefix_whose_rows_fail_is_forgotten) {
+  Machines& m = machines();
+  std::mt19937_64 rng(27);
+  for (const int64_t length : {300, 512, 700}) {
+    FaultFileSystem files("/spill");
+    ManualClock clock;
+    clock.advance_us(1'000'000);
+    const ServingOptions o;
+    const auto text = random_text(rng, length, m.vocab());
+    const Request request = cache_request(joined(text, random_text(rng, 20, m.vocab())), 4, rng);
+    {
+      Process before(m.one, o, files, clock);
+      (void)before.serving->run_one(cache_request(text, 4, rng));
+    }
+    {
+      NanRows nan(*m.two.model);
+      Process after(m.two, o, files, clock, &nan);
+      nan.good_rounds = 0;
+      const auto sink = after.serving->submit(request);
+      after.serving->run_dry();
+      BOOST_TEST(sink->reply().status.reason() == kReasonNonFinite);
+      BOOST_TEST(after.tier.stats().read_records > 0);
+      after.serving->turns(3);
+      nan.good_rounds = -1;
+    }
+    Process last(m.one, o, files, clock);
+    const Reply got = last.serving->run_one(request);
+    BOOST_TEST(got.stats.usage.cached_tokens == 0);
+    BOOST_TEST(equal_replies(got, m.cold_run(request, o)));
+  }
 }
 
 // Room on disk for the text, none in memory: it comes and goes while others run.
