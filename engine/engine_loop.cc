@@ -333,7 +333,10 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
     q.available = drafts_usable(*run);
     q.confidence = run->last.draft_confidence;
     q.acceptance = &run->drafting.acceptance;
-    q.drafting = run->drafting.begin_round(parts_.depth_policy) && run->submission.request.draft;
+    const bool ready = planner_.drafts_ready(run->slot) > 0;
+    const auto confidence = ready ? q.confidence : std::span<const float>();
+    q.drafting =
+        run->drafting.begin_round(parts_.depth_policy, confidence) && run->submission.request.draft;
     run->drafts_ready = planner_.drafts_ready(run->slot);
     queries.push_back(q);
     runs.push_back(run.get());

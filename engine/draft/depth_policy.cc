@@ -19,6 +19,7 @@ class FixedDepth final : public DepthPolicy {
   }
   void observe(int64_t) override {}
   double gain(int32_t, int32_t) const override { return depth_ > 0 ? 1 : -1; }
+  double promise(const Acceptance&, std::span<const float>) const override { return gain(0, 0); }
 
  private:
   const int32_t depth_;
@@ -49,6 +50,22 @@ class ExpectedGain final : public DepthPolicy {
                            step_time(step_, std::max(0, step_.draft_rows - verified));
     const double draft_us = costs_.draft(step_.sequences) / step_.sequences;
     return accepted - step_.price * (rows_us + draft_us);
+  }
+
+  double promise(const Acceptance& acceptance, std::span<const float> confidence) const override {
+    if (step_.sequences == 0) return 0;
+    const double plain_us = costs_.step(step_.sequences, step_.sequences);
+    double best = 0;
+    double tokens = 0;
+    double survival = 1;
+    const auto drafts = static_cast<int32_t>(std::min<size_t>(confidence.size(), kDraftRowsMax));
+    for (int32_t k = 0; k < drafts; ++k) {
+      survival *= acceptance.chance(k, confidence[static_cast<size_t>(k)], experience);
+      tokens += survival;
+      const double rows_us = costs_.step(step_.sequences, step_.sequences + k + 1) - plain_us;
+      best = std::max(best, tokens - step_.price * rows_us);
+    }
+    return best - step_.price * costs_.draft(step_.sequences) / step_.sequences;
   }
 
  private:

@@ -44,6 +44,8 @@ class DepthPolicy {
   // What drafting was worth to one sequence of that step, in tokens: those that its drafts gave,
   // minus the price of its draft rows and of its share of the drafter's time.
   virtual double gain(int32_t verified, int32_t accepted) const = 0;
+  // The same as expected of a round with this confidence, at the price of the step chosen last.
+  virtual double promise(const Acceptance& acceptance, std::span<const float> confidence) const = 0;
 
   DraftExperience experience;  // of the sequences that it chooses for
 };

@@ -29,6 +29,11 @@ struct DraftConstants {
   double gain_rounds = 62;
   double gain_prior_rounds = 6;
   double pause_rounds = 130;
+  // A look at the drafter's confidence: rounds to the next one after it promised too little, how
+  // that grows, and what must be promised, in tokens of a round.
+  double look_rounds = 48;
+  double look_growth = 1.25;
+  double promise_least = 0.1;
   double experience_rounds = 78;
   double gain_start = 0.31;  // what drafting is believed to give at the very start
 };

@@ -6,6 +6,10 @@
 // new sequence, what drafting has given others lately; of a new trial, what it gave this one. So a
 // trial is short where everything speaks against it, and one bad round ends nothing that went well.
 // Where drafting gives others nothing either, the first pause is a long one.
+//
+// Before a new trial, and at the start where drafting gave others nothing, the drafter runs once
+// and only its confidence is looked at (SequenceDrafting): where that promises too little the pause
+// goes on. A look costs one run of the drafter, a trial at least kDoubtfulTrialRounds.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +21,16 @@ namespace tensorfold {
 class DraftPause {
  public:
   static constexpr int kTrialRounds = 6;          // at least, before drafting is judged
-  static constexpr int kDoubtfulTrialRounds = 2;  // where what is known speaks against it
-  static constexpr int kDoubtfulPauseFactor = 4;  // of the first pause, where
+  static constexpr int kDoubtfulTrialRounds = 3;  // where what is known speaks against it
+  static constexpr int kDoubtfulPauseFactor = 2;  // of the first pause, where
   static constexpr double kOthersFail = -0.3;     // drafting gives others less than this
-  static constexpr int kPauseRoundsMax = 1024;
+  static constexpr int kPauseRoundsMax = 512;
   static constexpr int kRecoveredRounds = 64;    // drafting so long: the next pause is short again
   static constexpr double kGainKnownMax = 0.5;   // what is known before counts at most so far
   static constexpr double kGainKnownMin = -0.2;  // and against it
+  static constexpr double kLookGrowthMax = 2;    // of the rounds between looks
+  static constexpr double kOthersHopeless = -0.5;  // looks are rare where others get less than this
+  static constexpr double kRareLooks = 6;          // times as far apart
 
   explicit DraftPause(const DraftConstants& constants = kDraftConstants)
       : constants_(constants), pause_rounds_(static_cast<int>(constants.pause_rounds)) {}
@@ -50,6 +57,15 @@ class DraftPause {
     mean_ = bounded(mean_);
     return true;
   }
+  // What is known speaks against drafting.
+  bool doubtful() const { return mean_ < 0; }
+  // A look promised too little; drafting has given `others` that much lately.
+  void go_on(double others) {
+    const double far = others < kOthersHopeless ? kRareLooks : 1;
+    paused_left_ =
+        std::min(static_cast<int>(constants_.look_rounds * look_growth_ * far), kPauseRoundsMax);
+    look_growth_ = std::min(look_growth_ * constants_.look_growth, kLookGrowthMax);
+  }
   // Asked once a round: should drafts be proposed behind it?
   bool propose() {
     if (paused_left_ == 0) return true;
@@ -67,6 +83,7 @@ class DraftPause {
   int trial_rounds_ = kTrialRounds;
   int paused_left_ = 0;
   int pause_rounds_;
+  double look_growth_ = 1;
 };
 
 }  // namespace tensorfold

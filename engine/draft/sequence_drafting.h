@@ -17,23 +17,41 @@ struct SequenceDrafting {
   Acceptance acceptance;
   DraftPause pause;
   bool begun = false;
+  bool looking = false;   // the drafter runs, or ran, only to see how confident it is
+  bool looked = false;    // in this round
   bool proposing = true;  // in the step that is being planned
   double experience_weight = 1 / kDraftConstants.experience_rounds;
+  double promise_least = kDraftConstants.promise_least;
 
   SequenceDrafting() = default;
   explicit SequenceDrafting(const DraftConstants& constants)
       : acceptance(constants),
         pause(constants),
-        experience_weight(1 / constants.experience_rounds) {}
+        experience_weight(1 / constants.experience_rounds),
+        promise_least(constants.promise_least) {}
 
-  // Once a round, before the depth is chosen.
-  bool begin_round(const DepthPolicy& policy) {
-    if (!begun) pause.begin(policy.experience.gain);
+  // Once a round, before the depth is chosen. `confidence`: of the drafts that lie ready.
+  bool begin_round(const DepthPolicy& policy, std::span<const float> confidence) {
+    if (!begun) {
+      pause.begin(policy.experience.gain);
+      looking = pause.doubtful();
+    }
     begun = true;
+    looked = looking && !confidence.empty();
+    if (looked) {
+      looking = false;
+      if (policy.promise(acceptance, confidence) < promise_least) {
+        pause.go_on(policy.experience.gain);
+        return proposing = false;
+      }
+    }
     const bool was_paused = pause.paused();
     proposing = pause.propose();
-    // What was learned led to the pause; a trial is to find out whether it still holds.
-    if (was_paused && proposing) acceptance.open_mind();
+    if (was_paused && proposing) {
+      // What was learned led to the pause; a look is to find out whether it still holds.
+      acceptance.open_mind();
+      looking = true;
+    }
     return proposing;
   }
 
@@ -56,7 +74,7 @@ struct SequenceDrafting {
     acceptance.count(verified, kept);
     if (ready.empty()) return false;
     const double gain = policy.gain(verified, kept);
-    if (!pause.paused())
+    if (!pause.paused() || looked)
       policy.experience.gain += experience_weight * (gain - policy.experience.gain);
     return pause.record(gain, policy.experience.gain);
   }

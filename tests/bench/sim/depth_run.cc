@@ -68,9 +68,9 @@ RunResult run_policy(std::span<const Trace> traces, const CostTable& costs,
     for (size_t i = 0; i < cursors.size(); ++i) {
       Cursor& c = cursors[i];
       DepthQuery& q = queries[i];
-      q.drafting = c.drafting.begin_round(*policy);
       q.available = c.ready ? kDraftRowsMax : 0;
-      q.confidence = c.point().confidence;
+      q.confidence = std::span(c.point().confidence).first(c.ready ? kDraftRowsMax : 0U);
+      q.drafting = c.drafting.begin_round(*policy, q.confidence);
       q.acceptance = &c.drafting.acceptance;
       drafting += q.drafting;
     }

@@ -33,7 +33,8 @@ DraftConstants moved(DraftConstants c, std::mt19937_64& rng) {
   double* const factors[] = {
       &c.slope,       &c.bias_first,        &c.bias_step,    &c.place_step,
       &c.slope_step,  &c.bias_rounds,       &c.price_rounds, &c.price_prior_rounds,
-      &c.gain_rounds, &c.gain_prior_rounds, &c.pause_rounds, &c.experience_rounds};
+      &c.gain_rounds, &c.gain_prior_rounds, &c.pause_rounds, &c.experience_rounds,
+      &c.look_rounds};
   for (uint64_t moves = 1 + rng() % 2; moves > 0; --moves) {
     const uint64_t which = rng() % (std::size(factors) + 2 + c.place.size());
     if (which < std::size(factors)) {
@@ -47,6 +48,7 @@ DraftConstants moved(DraftConstants c, std::mt19937_64& rng) {
   c.gain_rounds = std::max(c.gain_rounds, 8.0);
   c.slope = std::min(c.slope, 1.5);
   c.pause_rounds = std::clamp(c.pause_rounds, 32.0, 512.0);
+  c.look_rounds = std::clamp(c.look_rounds, 16.0, 256.0);
   return c;
 }
 
@@ -57,9 +59,10 @@ double rounded(double x) {
 }
 
 DraftConstants rounded(DraftConstants c) {
-  for (double* x : {&c.bias, &c.gain_start, &c.slope, &c.bias_first, &c.bias_step, &c.place_step,
-                    &c.slope_step, &c.bias_rounds, &c.price_rounds, &c.price_prior_rounds,
-                    &c.gain_rounds, &c.gain_prior_rounds, &c.pause_rounds, &c.experience_rounds})
+  for (double* x :
+       {&c.bias, &c.gain_start, &c.slope, &c.bias_first, &c.bias_step, &c.place_step, &c.slope_step,
+        &c.bias_rounds, &c.price_rounds, &c.price_prior_rounds, &c.gain_rounds,
+        &c.gain_prior_rounds, &c.pause_rounds, &c.experience_rounds, &c.look_rounds})
     *x = rounded(*x);
   for (double& x : c.place) x = rounded(x);
   return c;
@@ -107,6 +110,7 @@ void print_constants(const DraftConstants& c) {
   std::printf("  double gain_start = %g;\n", c.gain_start);
   std::printf("  double pause_rounds = %g;\n  double experience_rounds = %g;\n", c.pause_rounds,
               c.experience_rounds);
+  std::printf("  double look_rounds = %g;\n", c.look_rounds);
 }
 
 }  // namespace tensorfold::sim

@@ -3,7 +3,6 @@
 #include "tests/bench/sim/record.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <utility>
 
@@ -18,65 +17,87 @@ constexpr int kReplyTokensMax = 400;
 constexpr int kPromptTokensMax = 512;
 constexpr int kBlocks = (kReplyTokensMax + kPromptTokensMax) / kBlockPositions + 1;
 
-constexpr size_t kQuestionsOfAKind = 12;
-
 struct Questions {
   const char* kind;
   float temperature;
-  std::array<const char*, kQuestionsOfAKind> texts;  // the first half is for fitting
+  std::vector<std::string> texts;  // by turns for fitting and for judging
 };
+
+// Functions of the kind that the embedded model writes, in both languages: replies are short, so
+// it takes many of them to judge anything.
+std::vector<std::string> code_questions() {
+  constexpr std::pair<const char*, const char*> kFunctions[] = {
+      {"add_pair", "adds two numbers"},
+      {"take_away", "subtracts two numbers"},
+      {"multiply_both", "multiplies two numbers"},
+      {"larger_of", "returns the larger of two numbers"},
+      {"smaller_of", "returns the smaller of two numbers"},
+      {"square_it", "returns the square of a number"},
+      {"twice", "doubles a number"},
+      {"count_items", "returns the length of a list"},
+      {"first_item", "returns the first item of a list"},
+      {"last_item", "returns the last item of a list"},
+      {"is_even", "checks if a number is even"},
+      {"is_odd", "checks if a number is odd"},
+      {"join_words", "joins two strings"},
+      {"size_of_number", "returns the absolute value of a number"},
+      {"shout", "converts a string to upper case"},
+      {"whisper", "converts a string to lower case"}};
+  std::vector<std::string> out;
+  for (const std::string language : {"Python", "JavaScript"}) {
+    for (const auto& [name, what] : kFunctions) {
+      const std::string n = name;
+      const std::string w = what;
+      out.push_back("Write a " + language + " function " + n + " that " + w + ".");
+      out.push_back("In " + language + ", write " + n + "_now, a function that " + w + ".");
+    }
+  }
+  for (const std::string who : {"Anna", "Tom", "Rosa", "Karl"}) {
+    out.push_back("Give me a JSON record with name " + who + ", age 31 and city Rome.");
+    out.push_back("Write a JSON object with name " + who + ", job baker and color green.");
+  }
+  return out;
+}
 
 // What the embedded model was trained for, greedy, and at temperature 1 beside things that it was
 // not trained for, where drafts fail more.
-constexpr Questions kQuestions[] = {
-    {"counting",
-     0,
-     {"Count from 1 to 60.", "Count down from 50 to 5.", "Count from 7 to 71.",
-      "Count from 100 to 150.", "Count from 20 to 80.", "Count from 3 to 55.",
-      "Count from 2 to 64.", "Count down from 40 to 1.", "Count from 11 to 77.",
-      "Count from 110 to 160.", "Count from 30 to 90.", "Count from 5 to 49."}},
-    {"code",
-     0,
-     {"Write a Python function that adds two numbers.",
-      "Write a Python function that returns the larger of two numbers.",
-      "Write a Python function that multiplies three numbers.",
-      "Write a Python function that squares a number.",
-      "Write a Python function that halves a number.",
-      "Make a JSON record of a person named Anna who is 31 years old and lives in Rome.",
-      "Write a Python function that doubles a number.",
-      "Write a Python function that returns the smaller of two numbers.",
-      "Write a Python function that subtracts two numbers.",
-      "Write a Python function that adds three numbers.",
-      "Write a Python function that cubes a number.",
-      "Make a JSON record of a person named Tom who is 47 years old and lives in Oslo."}},
-    {"story",
-     0,
-     {"Write a short story about Anna the baker and Tom the fox.",
-      "Tell me a short story about Peter the sailor and Mia the cat.",
-      "Tell a story about a farmer named Paul and a horse named Bella.",
-      "Please write a story with Lily the doctor and Max the dog.",
-      "Write a short story about Clara the teacher and Otto the owl.",
-      "Tell me a short story about Ben the painter and Ruby the goat.",
-      "Write a short story about Nina the pilot and Felix the fox.",
-      "Tell me a short story about Karl the miller and Luna the cat.",
-      "Tell a story about a nurse named Emma and a dog named Rex.",
-      "Please write a story with Oscar the gardener and Pip the mouse.",
-      "Write a short story about Vera the singer and Hugo the bear.",
-      "Tell me a short story about Sam the smith and Daisy the cow."}},
-    {"sampled",
-     1,
-     {"Write a short story about Anna the baker and Tom the fox.",
-      "Tell me a short story about Peter the sailor and Mia the cat.",
-      "What is the capital of France, and why did it become the capital?",
-      "Explain how a sailing ship can go against the wind.",
-      "Write about 100 words on how the printing press changed who could read.",
-      "Write an essay about the people who kept remote lighthouses burning.",
-      "Write a short story about Nina the pilot and Felix the fox.",
-      "Tell me a short story about Karl the miller and Luna the cat.",
-      "What is a volcano, and why do people live beside one?",
-      "Explain why the sky is blue and sunsets are red.",
-      "Write about 100 words on how railways changed the time of day.",
-      "Write an essay about winter in a small harbor town."}}};
+std::vector<Questions> questions() {
+  return {{"counting",
+           0,
+           {"Count from 1 to 60.", "Count from 2 to 64.", "Count down from 50 to 5.",
+            "Count down from 40 to 1.", "Count from 7 to 71.", "Count from 11 to 77.",
+            "Count from 100 to 150.", "Count from 110 to 160.", "Count from 20 to 80.",
+            "Count from 30 to 90.", "Count from 3 to 55.", "Count from 5 to 49."}},
+          {"code", 0, code_questions()},
+          {"story",
+           0,
+           {"Write a short story about Anna the baker and Tom the fox.",
+            "Write a short story about Nina the pilot and Felix the fox.",
+            "Tell me a short story about Peter the sailor and Mia the cat.",
+            "Tell me a short story about Karl the miller and Luna the cat.",
+            "Tell a story about a farmer named Paul and a horse named Bella.",
+            "Tell a story about a nurse named Emma and a dog named Rex.",
+            "Please write a story with Lily the doctor and Max the dog.",
+            "Please write a story with Oscar the gardener and Pip the mouse.",
+            "Write a short story about Clara the teacher and Otto the owl.",
+            "Write a short story about Vera the singer and Hugo the bear.",
+            "Tell me a short story about Ben the painter and Ruby the goat.",
+            "Tell me a short story about Sam the smith and Daisy the cow."}},
+          {"sampled",
+           1,
+           {"Write a short story about Anna the baker and Tom the fox.",
+            "Write a short story about Nina the pilot and Felix the fox.",
+            "Tell me a short story about Peter the sailor and Mia the cat.",
+            "Tell me a short story about Karl the miller and Luna the cat.",
+            "What is the capital of France, and why did it become the capital?",
+            "What is a volcano, and why do people live beside one?",
+            "Explain how a sailing ship can go against the wind.",
+            "Explain why the sky is blue and sunsets are red.",
+            "Write about 100 words on how the printing press changed who could read.",
+            "Write about 100 words on how railways changed the time of day.",
+            "Write an essay about the people who kept remote lighthouses burning.",
+            "Write an essay about winter in a small harbor town."}}};
+}
 
 class Recorder {
  public:
@@ -182,16 +203,13 @@ Result<std::vector<Trace>> record_traces(const std::string& model_path) {
   Recorder recorder(*model, *text);
   std::vector<Trace> traces;
   uint64_t seed = 1;
-  for (const char* part : {"fit-", "judge-"}) {
-    const size_t begin = traces.empty() ? 0 : kQuestionsOfAKind / 2;
-    std::vector<Trace> half;
-    for (const Questions& q : kQuestions) {
-      Trace trace{part + std::string(q.kind), {}};
-      for (size_t i = begin; i < begin + kQuestionsOfAKind / 2; ++i)
-        TF_RETURN_IF_ERROR(recorder.reply(q.texts[i], q.temperature, seed++, trace));
-      half.push_back(std::move(trace));
+  for (const size_t part : {size_t{0}, size_t{1}}) {
+    for (const Questions& q : questions()) {
+      Trace trace{(part == 0 ? "fit-" : "judge-") + std::string(q.kind), {}};
+      for (size_t i = part; i < q.texts.size(); i += 2)
+        TF_RETURN_IF_ERROR(recorder.reply(q.texts[i].c_str(), q.temperature, seed++, trace));
+      traces.push_back(std::move(trace));
     }
-    for (Trace& t : half) traces.push_back(std::move(t));
   }
   return traces;
 }

@@ -218,10 +218,10 @@ BOOST_AUTO_TEST_CASE(drafting_that_costs_more_than_it_gives_pauses_and_comes_bac
   constexpr int kPhase = 1500;
   for (int round = 0; round < 3 * kPhase; ++round) {
     const bool good = round / kPhase != 1;
-    const bool proposing = drafting.begin_round(*policy);
     DepthQuery q;
     q.available = static_cast<int32_t>(ready.size());
     q.confidence = std::span(confidence).first(ready.size());
+    const bool proposing = drafting.begin_round(*policy, q.confidence);
     q.acceptance = &drafting.acceptance;
     q.drafting = proposing;
     const int32_t depth = policy->choose(std::span(&q, 1), 0)[0];
@@ -245,6 +245,45 @@ BOOST_AUTO_TEST_CASE(drafting_that_costs_more_than_it_gives_pauses_and_comes_bac
   BOOST_TEST(drafted_while_bad < kPhase / 10);
   BOOST_TEST(drafted_while_bad > 0);
   BOOST_TEST(paused_while_good == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_look_at_the_confidence_costs_one_run_of_the_drafter) {
+  // Drafting never pays, the drafter knows it, and it is as dear as a step: a new sequence runs it
+  // once to look and then rarely; where it is confident, the look leads on.
+  const CostTable costs = CostTable::linear(10, 1, 10);
+  const auto policy = make_expected_gain_policy(costs);
+  const std::vector<float> low(5, -3.0F);
+  const std::vector<float> high(5, 5.0F);
+  std::vector<int32_t> ready;
+  const auto run = [&](SequenceDrafting& drafting, const std::vector<float>& confidence, bool right,
+                       int rounds) {
+    int proposed = 0;
+    ready.clear();
+    for (int round = 0; round < rounds; ++round) {
+      DepthQuery q;
+      q.available = static_cast<int32_t>(ready.size());
+      q.confidence = std::span(confidence).first(ready.size());
+      q.drafting = drafting.begin_round(*policy, q.confidence);
+      q.acceptance = &drafting.acceptance;
+      const int32_t depth = policy->choose(std::span(&q, 1), 0)[0];
+      std::vector<int32_t> accepted(right ? static_cast<size_t>(depth) + 1 : 1, right ? 7 : 8);
+      drafting.end_round(ready, q.confidence, depth, accepted, *policy);
+      policy->observe(static_cast<int64_t>(accepted.size()));
+      proposed += q.drafting;
+      ready.assign(q.drafting ? 5 : 0, 7);
+    }
+    return proposed;
+  };
+  for (int others = 0; others < 60; ++others) {
+    SequenceDrafting other;
+    (void)run(other, low, false, 100);
+  }
+  BOOST_REQUIRE(policy->experience.gain < 0);
+  SequenceDrafting next;
+  BOOST_TEST(run(next, low, false, 40) == 1);
+  BOOST_TEST(run(next, low, false, 3000) < 60);
+  SequenceDrafting confident;
+  BOOST_TEST(run(confident, high, true, 200) > 190);
 }
 
 BOOST_AUTO_TEST_CASE(one_line_a_minute_says_that_drafting_pauses) {
