@@ -188,8 +188,10 @@ Device* open_gpu(int abi_version, int index, std::string& problem) {
     problem = image_error(properties);
   }
   if (!problem.empty()) return nullptr;
-  return new CudaDevice(index, "cuda:" + std::to_string(index) + " " + properties.name,
-                        static_cast<int>(properties.sharedMemPerBlockOptin), exl3);
+  // The name is part of what is kept on disk: rows of the two forms must not meet.
+  const std::string name =
+      "cuda:" + std::to_string(index) + " " + properties.name + (exl3 ? " (EXL3 as stored)" : "");
+  return new CudaDevice(index, name, static_cast<int>(properties.sharedMemPerBlockOptin), exl3);
 }
 
 }  // namespace tensorfold::cuda

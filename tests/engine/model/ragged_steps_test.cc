@@ -46,7 +46,7 @@ struct Session {
     options.slots = kSlots;
     options.context = kContext;
     options.rows_max = 700;
-    options.threads = 2;
+    options.threads = std::getenv("TENSORFOLD_TEST_EXL3") != nullptr ? 1 : 2;
     options.device = test_device();
     LogLines log;
     options.log = &log;
