@@ -56,10 +56,10 @@ class CpuDevice final : public Device {
   int64_t free_bytes() const override { return INT64_MAX; }
 
   void upload(void* to, const void* host, int64_t bytes, Stream&) override {
-    std::memcpy(to, host, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(to, host, static_cast<size_t>(bytes));
   }
   Status download(void* host, const void* from, int64_t bytes, Stream&) override {
-    std::memcpy(host, from, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(host, from, static_cast<size_t>(bytes));
     return ok_status();
   }
   void keep_rows(void* data, int64_t row_bytes, const int32_t* source, int rows, Stream&) override {

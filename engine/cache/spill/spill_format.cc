@@ -239,7 +239,7 @@ PageBuffer encode_record(const CacheNote& note, std::span<const int32_t> ids,
     std::memcpy(at, ids.data(), ids.size_bytes());
     std::memcpy(at + ids.size_bytes(), engram_ids.data(), engram_ids.size_bytes());
   }
-  std::memcpy(at + 2 * ids.size_bytes(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(at + 2 * ids.size_bytes(), bytes.data(), bytes.size());
   return buffer;
 }
 
