@@ -17,10 +17,6 @@ std::string record_path(const std::string& folder) {
   return folder + "/" + std::string(kRecordName);
 }
 
-Status damaged(const std::string& path, const std::string& what) {
-  return data_loss(path + ": " + what);
-}
-
 Result<RecordFile> read_file_row(const Json& row, size_t sources) {
   RecordFile out;
   const auto text = [&](std::string_view name) {
@@ -92,27 +88,30 @@ bool has_record(const std::string& folder) { return file_state(record_path(folde
 Result<Record> load_record(const std::string& folder) {
   const std::string path = record_path(folder);
   TF_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kRecordBytesMax));
-  const auto json = parse_json(text);
-  if (!json.ok()) return json.status().with_context(path);
-  const Json *version = json->find("schema_version"), *files = json->find("files"),
-             *sources = json->find("sources");
+  auto record = parse_record(text);
+  if (!record.ok()) return record.status().with_context(path);
+  return record;
+}
+
+Result<Record> parse_record(std::string_view text) {
+  TF_ASSIGN_OR_RETURN(const Json json, parse_json(text));
+  const Json *version = json.find("schema_version"), *files = json.find("files"),
+             *sources = json.find("sources");
   if (version == nullptr || !version->is_int() || version->as_int64() != kRecordSchemaVersion) {
-    return damaged(path, "schema_version is not " + std::to_string(kRecordSchemaVersion));
+    return data_loss("schema_version is not " + std::to_string(kRecordSchemaVersion));
   }
   if (files == nullptr || !files->is_array() || sources == nullptr || !sources->is_array()) {
-    return damaged(path, "files and sources must be lists");
+    return data_loss("files and sources must be lists");
   }
   if (files->as_array().size() > kRecordFilesMax) {
-    return damaged(path, "more than " + std::to_string(kRecordFilesMax) + " files");
+    return data_loss("more than " + std::to_string(kRecordFilesMax) + " files");
   }
   Record out;
-  const Status status = read_sources(*sources, out);
-  if (!status.ok()) return status.with_context(path);
+  TF_RETURN_IF_ERROR(read_sources(*sources, out));
   for (const Json& row : files->as_array()) {
-    auto file = read_file_row(row, out.sources.size());
-    if (!file.ok()) return file.status().with_context(path);
-    if (out.find(file->path) != nullptr) return damaged(path, file->path + " comes twice");
-    out.put(std::move(file).value());
+    TF_ASSIGN_OR_RETURN(RecordFile file, read_file_row(row, out.sources.size()));
+    if (out.find(file.path) != nullptr) return data_loss(file.path + " comes twice");
+    out.put(std::move(file));
   }
   return out;
 }

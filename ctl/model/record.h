@@ -47,6 +47,7 @@ struct Record {
 
 bool has_record(const std::string& folder);
 Result<Record> load_record(const std::string& folder);
+Result<Record> parse_record(std::string_view text);
 Status save_record(const std::string& folder, const Record& record);  // whole or not at all
 
 // Bytes and time of a regular file; -1 bytes: there is none.

@@ -45,6 +45,23 @@ Status for_rows(const HttpOptions& http, std::string url,
   return data_loss(url + ": more than " + std::to_string(kListingPagesMax) + " pages");
 }
 
+// The one commit of the main branch that begins so.
+Result<std::string> long_commit(const HttpOptions& http, const std::string& api,
+                                const std::string& name, const std::string& start) {
+  std::set<std::string> found;
+  TF_RETURN_IF_ERROR(
+      for_rows(http, api + "/commits/main?limit=100", [&](const Json& row) -> Result<bool> {
+        const std::string id = lower(text_at(row, "id"));
+        if (id.size() == kCommitDigits && is_hex(id) && id.rfind(start, 0) == 0) found.insert(id);
+        return found.size() < 2;
+      }));
+  if (found.size() == 1) return *found.begin();
+  return invalid_argument(name + (found.empty() ? " has no revision " : " has several commits ") +
+                          start + (found.empty() ? "" : "..."));
+}
+
+}  // namespace
+
 Result<RemoteFile> remote_file(const Json& row) {
   RemoteFile out;
   out.path = text_at(row, "path");
@@ -64,23 +81,6 @@ Result<RemoteFile> remote_file(const Json& row) {
   (large ? out.sha256 : out.git_sha1) = std::move(oid);
   return out;
 }
-
-// The one commit of the main branch that begins so.
-Result<std::string> long_commit(const HttpOptions& http, const std::string& api,
-                                const std::string& name, const std::string& start) {
-  std::set<std::string> found;
-  TF_RETURN_IF_ERROR(
-      for_rows(http, api + "/commits/main?limit=100", [&](const Json& row) -> Result<bool> {
-        const std::string id = lower(text_at(row, "id"));
-        if (id.size() == kCommitDigits && is_hex(id) && id.rfind(start, 0) == 0) found.insert(id);
-        return found.size() < 2;
-      }));
-  if (found.size() == 1) return *found.begin();
-  return invalid_argument(name + (found.empty() ? " has no revision " : " has several commits ") +
-                          start + (found.empty() ? "" : "..."));
-}
-
-}  // namespace
 
 Result<Repository> Repository::open(const HttpOptions& http, const std::string& name,
                                     const std::string& revision) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ctl/model/http_transfer.h"
+#include "engine/base/json.h"
 
 namespace tensorfold::models {
 
@@ -30,6 +31,9 @@ struct RemoteFile {
   std::string sha256;    // of a large file
   std::string git_sha1;  // of a small one: exactly one of the two is there
 };
+
+// One row of a listing, of a file.
+Result<RemoteFile> remote_file(const Json& row);
 
 class Repository {
  public:

@@ -77,7 +77,10 @@ StartupFindings check_startup(const Machine& machine, const Settings& settings) 
   Settings alone = settings;
   alone.peer.clear();  // nobody is asked
   const Context context = make_context(machine, alone);
-  if (!context.published) return out;
+  // A CPU engine needs none of this.
+  const bool gpu = context.spark || machine.exists("/proc/driver/nvidia") ||
+                   settings.device.rfind("cuda", 0) == 0;
+  if (!context.published || !gpu || settings.device == "cpu") return out;
   for (const Check& check : check_table()) {
     const auto it = std::find_if(std::begin(kStartChecks), std::end(kStartChecks),
                                  [&](const StartCheck& s) { return s.name == check.name; });

@@ -1,6 +1,6 @@
 // The checks that a start makes: those that read a few files, run no program and ask nobody. Only
-// where the published model is to run. A start is refused only on what would surely end it later,
-// when minutes were spent and, on a machine with one memory for all, harm was done.
+// where a large model is to run on a GPU. A start is refused only on what would surely end it
+// later, when minutes were spent and, on a machine with one memory for all, harm was done.
 #pragma once
 
 #include <string>
