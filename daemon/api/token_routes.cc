@@ -56,7 +56,8 @@ constexpr auto kUsed = FieldUse::kUsed;
 // clang-format off
 constexpr ChatField kTokenizeFields[] = {
     {"prompt", kUsed, read_text,
-     "a text; control tokens written out in it count as such", "this or messages is needed", kString},
+     "a text; control tokens written out in it count as such",
+     "this or messages is needed", kString},
     {"messages", kUsed, read_messages,
      "or a conversation, as in a chat request", "this or prompt is needed", kChatMessages},
     kModelRow,

@@ -57,6 +57,12 @@ double percentile_us(std::vector<int64_t> ns, double share) {
          1e3;
 }
 
+std::vector<int64_t> differences(const std::vector<int64_t>& to, const std::vector<int64_t>& from) {
+  std::vector<int64_t> out;
+  for (size_t i = 0; i < std::min(to.size(), from.size()); ++i) out.push_back(to[i] - from[i]);
+  return out;
+}
+
 class PlainOutput final : public OutputStream {
  public:
   OutputDelta feed(std::span<const TokenId> ids) override {
@@ -242,11 +248,8 @@ void run() {
   uv_run(&loop, UV_RUN_NOWAIT);
   const double cpu_s = seconds_between(cpu_begin, cpu_end);
   const int requests = kClients * kRequestsEach;
-  std::vector<int64_t> waits, client_waits;
-  for (size_t i = 0; i < read_ns.size(); ++i) {
-    waits.push_back(looked_ns[i] - looked_pushed_ns[i]);
-    client_waits.push_back(read_ns[i] - engine.pushed_ns[i]);
-  }
+  const std::vector<int64_t> waits = differences(looked_ns, looked_pushed_ns);
+  const std::vector<int64_t> client_waits = differences(read_ns, engine.pushed_ns);
   engine.submitted_ns.resize(static_cast<size_t>(requests));
   std::printf("%-28s %10s %10s   %s\n", "", "p50", "p99", "target at p99");
   std::printf("%-28s %7.1f us %7.1f us   50 us\n", "parse to queue",
