@@ -174,7 +174,7 @@ int run_grammar_check(const Invocation& call) {
 }
 
 int run_grammar_bench(const Invocation& call) {
-  std::string path = call.get("--tokenizer", TF_SOURCE_DIR "/packaging/tiny-model/model");
+  std::string path = call.get("--tokenizer", TF_TREE_DIR "/packaging/tiny-model/model");
   const std::string installed = "/usr/share/tensorfoldd/tiny/tokenizer.json";
   if (!call.has("--tokenizer") && access(installed.c_str(), R_OK) == 0) path = installed;
   const std::string inside = path + "/tokenizer.json";

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kInputMaxBytes = size_t{256} << 20;
 constexpr std::string_view kTokenizerPlaces[] = {
     "/usr/share/tensorfoldd/tiny/tokenizer.json",
-    TF_SOURCE_DIR "/packaging/tiny-model/model/tokenizer.json",
+    TF_TREE_DIR "/packaging/tiny-model/model/tokenizer.json",
 };
 
 // The whole of a file, or of standard input for "-" and for no name.

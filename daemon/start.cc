@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kModelName = "DeepSeek-V4.1-Flash-1017";
 constexpr std::string_view kEmbeddedName = "tiny";
 constexpr std::string_view kInstalledModel = "/usr/share/tensorfoldd/tiny";
-constexpr std::string_view kBuiltModel = TF_SOURCE_DIR "/packaging/tiny-model/model";
+constexpr std::string_view kBuiltModel = TF_TREE_DIR "/packaging/tiny-model/model";
 constexpr int64_t kSecondUs = 1'000'000;
 
 bool has_config(const std::string& folder) {

@@ -37,6 +37,14 @@ function(tf_library name)
   endif()
 endfunction()
 
+# tf_knows_tree(FILE...): these look for the embedded model in the source tree where none is
+# installed. A package's build names a fixed place, so that its programs do not depend on the folder
+# that they were built in.
+set(TF_TREE_DIR "${PROJECT_SOURCE_DIR}" CACHE STRING "Source tree that the programs look into")
+function(tf_knows_tree)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "TF_TREE_DIR=\"${TF_TREE_DIR}\"")
+endfunction()
+
 # tf_test(FILE LABELS l... LIBS lib... [TIMEOUT s] [EXTRA more.cc]): one Boost.Test program per
 # *_test.cc file. The ctest name is the path under tests/ without '_test.cc', e.g. kernels/hc_step.
 function(tf_test file)
