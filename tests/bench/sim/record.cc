@@ -199,6 +199,7 @@ Result<std::vector<Trace>> record_traces(const std::string& model_path) {
   options.pool_blocks = kBlocks;
   options.context = kReplyTokensMax + kPromptTokensMax;
   options.rows_max = kPromptTokensMax;
+  options.threads = 1;  // what it records is the same with any number
   TF_ASSIGN_OR_RETURN(const auto model, Model::load(options, *collective));
   Recorder recorder(*model, *text);
   std::vector<Trace> traces;
