@@ -92,28 +92,22 @@ class MatcherImpl final : public Matcher {
     const std::lock_guard lock(mutex_);
     const auto known = kept_.find(state);
     if (known == kept_.end()) return -1;
-    size_t tokens = 0;
+    std::vector<int32_t> allowed;
     for (const Piece* piece : known->second) {
-      if (piece->base != nullptr || !piece->dense.empty()) return -1;
-      tokens += piece->sparse.size();
+      if (!few_tokens(*piece, allowed)) return -1;
     }
-    if (tokens == 0 || tokens > kForcedLookedMax) return -1;
     const auto bytes = [this](int32_t id) -> std::string_view {
       const std::vector<std::string>& all = vocab_->spec().bytes;
       return static_cast<size_t>(id) < all.size() ? all[static_cast<size_t>(id)] : "";
     };
     int32_t longest = -1;
-    for (const Piece* piece : known->second) {
-      for (const int32_t id : piece->sparse) {
-        if (longest < 0 || bytes(id).size() > bytes(longest).size()) longest = id;
-      }
+    for (const int32_t id : allowed) {
+      if (longest < 0 || bytes(id).size() > bytes(longest).size()) longest = id;
     }
-    for (const Piece* piece : known->second) {
-      for (const int32_t id : piece->sparse) {
-        if (id == longest) continue;
-        const std::string_view b = bytes(id);
-        if (b.empty() || bytes(longest).substr(0, b.size()) != b) return -1;
-      }
+    // Tokens without text, the end among them, stand for themselves.
+    for (const int32_t id : allowed) {
+      const std::string_view b = bytes(id);
+      if (id != longest && (b.empty() || bytes(longest).substr(0, b.size()) != b)) return -1;
     }
     return longest;
   }
@@ -200,6 +194,17 @@ class MatcherImpl final : public Matcher {
     made.shrink_to_fit();
     account();
     return kept_.emplace(state, std::move(made)).first->second;
+  }
+
+  // Adds the tokens of a piece; false when they are more than are looked at.
+  static bool few_tokens(const Piece& piece, std::vector<int32_t>& out) {
+    if (piece.base != nullptr) return false;
+    out.insert(out.end(), piece.sparse.begin(), piece.sparse.end());
+    for (size_t w = 0; w < piece.dense.size() && out.size() <= kForcedLookedMax; ++w) {
+      for (uint32_t rest = piece.dense[w]; rest != 0; rest &= rest - 1)
+        out.push_back(static_cast<int32_t>(w * 32) + __builtin_ctz(rest));
+    }
+    return out.size() <= kForcedLookedMax;
   }
 
   static bool put_together(const std::vector<const Piece*>& pieces, std::span<uint32_t> bits) {

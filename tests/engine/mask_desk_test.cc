@@ -282,6 +282,9 @@ BOOST_AUTO_TEST_CASE(what_the_form_forces_needs_no_drafter) {
       drafted += h.board.forced_drafted.load();
       accepted += h.board.forced_accepted.load();
       BOOST_REQUIRE(h.board.accepted.load() >= h.board.forced_accepted.load());
+      // One way only: without a drafter's drafts before them they cannot be wrong.
+      if (script.fixed_depth == 0)
+        BOOST_REQUIRE(h.board.forced_accepted.load() == h.board.forced_drafted.load());
     }
     const Reply alone = serial(request, form(rules));
     BOOST_REQUIRE(same(replies[0], alone));
@@ -292,6 +295,5 @@ BOOST_AUTO_TEST_CASE(what_the_form_forces_needs_no_drafter) {
                                        << ", forced as well " << with);
   BOOST_TEST(with * 2 < without);
   BOOST_TEST(drafted > 500U);
-  // One way only: what is forced cannot be wrong here.
-  BOOST_TEST(accepted == drafted);
+  BOOST_TEST(accepted * 3 > drafted);
 }

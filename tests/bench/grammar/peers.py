@@ -2,26 +2,33 @@
 thread, the same vocabulary and schemas, one engine at a time.
 
 usage: peers.py --work DIR --schemas DIR --tokenizer tokenizer.json --tfctl PROGRAM
-                [--engines ours,llguidance,xgrammar] [--limit N] [--seconds 60]
+                [--suite DIR] [--engines ours,llguidance,xgrammar] [--limit N] [--seconds 60]
 
---schemas: files {schema, tests: [{valid, data}]}. The peers are called in a loop inside one
-process per schema (a crash or a hang is that schema's), until the mask's words are readable in
-memory; the cost of an empty call is printed and subtracted. White space is free and members that a
-schema does not mention are allowed, for all. Caches are off: every schema is compiled once.
+--schemas: files {schema, tests: [{valid, data}]}. --suite: files of the JSON-Schema-Test-Suite
+(lists of {schema, tests}); each test counts by itself. The peers are called in a loop, the engine
+and its tokenizer made once, each schema in a process of its own (a crash or a hang is that
+schema's), until the mask's words are readable in memory; the cost of an empty call is printed and
+subtracted. Times are the calling thread's own, so that what else runs on the machine does not count. White
+space is free and members that a schema does not mention are allowed, for all. Caches are off: every
+schema is compiled once.
 """
 
 import argparse
+import functools
 import json
 import multiprocessing
+import os
 import pathlib
+import resource
 import subprocess
 import sys
 import time
 import venv
 
 WINDOW = 6
-PACKAGES = ["xgrammar", "llguidance", "tokenizers", "numpy"]
-NOW = time.perf_counter_ns
+WALL_PER_CPU = 20  # on a busy machine
+PACKAGES = ["xgrammar", "llguidance", "tokenizers", "numpy"]  # xgrammar brings torch
+NOW = time.thread_time_ns
 
 
 def in_environment(options) -> None:
@@ -40,8 +47,10 @@ class Llguidance:
     def __init__(self, text, width, end):
         import llguidance
         import llguidance.numpy
-        self.lib, self.end = llguidance, end
-        self.tokenizer = llguidance.LLTokenizer(text)
+        self.lib = llguidance
+        self.tokenizer = llguidance.LLTokenizer(text or "byte")
+        self.end = self.tokenizer.eos_token if end is None else end
+        width = max(width, self.tokenizer.vocab_size)
         self.bits = llguidance.numpy.allocate_token_bitmask(1, width)
 
     def compile(self, schema):
@@ -75,15 +84,19 @@ class Xgrammar:
     def __init__(self, text, width, end):
         import xgrammar
         self.lib = xgrammar
-        model = json.loads(text)
-        vocab = [""] * width
-        for token, number in model["model"]["vocab"].items():
-            vocab[number] = token
-        added = {t["id"]: t["content"] for t in model["added_tokens"]}
-        for number, token in added.items():
-            vocab[number] = token
-        info = xgrammar.TokenizerInfo(vocab, vocab_type=xgrammar.VocabType.BYTE_LEVEL,
-                                      vocab_size=width, stop_token_ids=[end])
+        if text is None:  # a token per byte, and the end
+            vocab = [bytes([byte]) for byte in range(256)] + [b"</s>"]
+            self.end, width, kind = 256, 257, xgrammar.VocabType.RAW
+        else:
+            model = json.loads(text)
+            vocab = [""] * width
+            for token, number in model["model"]["vocab"].items():
+                vocab[number] = token
+            for token in model["added_tokens"]:
+                vocab[token["id"]] = token["content"]
+            self.end, kind = end, xgrammar.VocabType.BYTE_LEVEL
+        info = xgrammar.TokenizerInfo(vocab, vocab_type=kind, vocab_size=width,
+                                      stop_token_ids=[self.end])
         self.compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         self.bits = xgrammar.allocate_token_bitmask(1, width)
 
@@ -140,12 +153,8 @@ def replay(engine, start, ids, end, out):
     return good
 
 
-def one_schema(name, options, text, file, pipe):
-    import tokenizers
-    tokenizer = tokenizers.Tokenizer.from_str(text)
-    end = tokenizer.token_to_id("<｜end▁of▁sentence｜>")
-    engine = {"llguidance": Llguidance, "xgrammar": Xgrammar}[name](text, options.width, end)
-    content = json.loads(file.read_text())
+def one_schema(engine, encode, seconds, content, pipe):
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     out = {"mask": [], "window": [], "compile": 0, "rejected": False, "accepted": False}
     try:
         begin = NOW()
@@ -162,9 +171,8 @@ def one_schema(name, options, text, file, pipe):
         engine.empty(matcher)
     empty = (NOW() - begin) / 1000
     for test in content["tests"]:
-        ids = tokenizer.encode(json.dumps(test["data"], ensure_ascii=False),
-                               add_special_tokens=False).ids
-        good = replay(engine, start, ids, end, out)
+        ids = encode(json.dumps(test["data"], ensure_ascii=False))
+        good = replay(engine, start, ids, engine.end, out)
         out["rejected"] |= test["valid"] and not good
         out["accepted"] |= good and not test["valid"]
     out["mask"] = [max(0, t - 2 * empty) for t in out["mask"]]
@@ -180,19 +188,28 @@ def figures(times):
             "max": at(1)}
 
 
-def peer(name, options, files):
-    text = pathlib.Path(options.tokenizer).read_text()
+def peer(name, options, cases, timed=True):
+    """`timed`: with the vocabulary given; else a token per byte, which changes no verdict."""
+    import tokenizers
+    text = pathlib.Path(options.tokenizer).read_text() if timed else None
+    end, encode = None, lambda t: list(t.encode(errors="surrogatepass"))
+    if timed:
+        tokenizer = tokenizers.Tokenizer.from_str(text)
+        end = tokenizer.token_to_id("<｜end▁of▁sentence｜>")
+        encode = lambda t: tokenizer.encode(t, add_special_tokens=False).ids
+    engine = {"llguidance": Llguidance, "xgrammar": Xgrammar}[name](
+        text, options.width if timed else 0, end)
     total = {"mask": [], "window": [], "compile": [], "passed": 0, "declined": 0, "rejected": 0,
              "accepted": 0, "crashed": 0, "empty": []}
-    for file in files:
-        here, there = multiprocessing.Pipe()
-        process = multiprocessing.Process(target=one_schema,
-                                          args=(name, options, text, file, there))
+    context = multiprocessing.get_context("fork")
+    for case in cases:
+        here, there = context.Pipe()
+        process = context.Process(target=one_schema, args=(engine, encode, options.seconds, case, there))
         process.start()
         there.close()
         out = None
         try:
-            if here.poll(options.seconds):
+            if here.poll(options.seconds * WALL_PER_CPU):
                 out = here.recv()
         except EOFError:
             pass
@@ -217,14 +234,30 @@ def peer(name, options, files):
             **{k + "_us": figures(total[k]) for k in ("mask", "window", "compile")}}
 
 
-def ours(options, folder):
+def ours(options, cases):
+    folder = options.work / "schemas"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    for number, case in enumerate(cases):
+        (folder / f"{number:05}.json").write_text(json.dumps(case))
     run = subprocess.run([options.tfctl, "grammar", "bench", str(folder), "--tokenizer",
                           options.tokenizer, "--json"], capture_output=True, text=True, check=False)
     data = json.loads(run.stdout)
     return {"passed": len(data["passed"]), "declined": len(data["unsupported"]),
             "rejected": len(data["valid_rejected"]), "accepted": len(data["invalid_accepted"]),
-            "crashed": 0, "empty_call_us": 0.0,
+            "crashed": 0, "empty_call_us": data["empty_call_us"],
             **{k: data[k] for k in ("mask_us", "window_us", "compile_us")}}
+
+
+def suite_cases(folder):
+    """One case per test: its schema and its one instance."""
+    cases = []
+    for file in sorted(pathlib.Path(folder).glob("*.json")):
+        for group in json.loads(file.read_text()):
+            for test in group["tests"]:
+                cases.append({"schema": group["schema"], "tests": [test]})
+    return cases
 
 
 def main():
@@ -232,6 +265,7 @@ def main():
     parser.add_argument("--work", required=True, type=pathlib.Path)
     for name in ("schemas", "tokenizer", "tfctl"):
         parser.add_argument("--" + name, required=True)
+    parser.add_argument("--suite")
     parser.add_argument("--engines", default="ours,llguidance,xgrammar")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=60)
@@ -239,22 +273,25 @@ def main():
     parser.add_argument("--inside", action="store_true")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if not options.inside:
         in_environment(options)
     files = sorted(f for f in pathlib.Path(options.schemas).glob("*.json")
                    if f.name != "MANIFEST.json")
-    if options.limit:
-        files = files[::max(1, len(files) // options.limit)][:options.limit]
-    folder = options.work / "schemas"
-    folder.mkdir(exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
-    for file in files:
-        (folder / file.name).symlink_to(file.resolve())
-    result = {}
+    if options.limit:  # evenly over the names
+        files = [files[i * len(files) // options.limit] for i in range(options.limit)]
+    cases = [json.loads(file.read_text()) for file in files]
+    suite = suite_cases(options.suite) if options.suite else []
+    result, verdicts = {}, {}
     for name in options.engines.split(","):
-        result[name] = ours(options, folder) if name == "ours" else peer(name, options, files)
-    print(json.dumps({"schemas": len(files), **result}, indent=1))
+        run = functools.partial(ours, options) if name == "ours" else functools.partial(
+            peer, name, options)
+        result[name] = run(cases)
+        if suite:
+            quick = run if name == "ours" else functools.partial(run, timed=False)
+            verdicts[name] = {k: v for k, v in quick(suite).items() if not k.endswith("_us")}
+    print(json.dumps({"schemas": len(cases), **result, "suite_tests": len(suite),
+                      "suite": verdicts}, indent=1))
     print("\n| engine | mask p50 / p99 / p99.9 / max us | window p50 / p99 us | "
           "compile p50 / p99 / max ms | passed | declined | rejected | accepted | crashed |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -265,6 +302,9 @@ def main():
         compiles = " / ".join(number(r["compile_us"][q], 1000) for q in ("p50", "p99", "max"))
         print(f"| {name} | {masks} | {windows} | {compiles} | {r['passed']} | {r['declined']} | "
               f"{r['rejected']} | {r['accepted']} | {r['crashed']} |")
+    for name, r in verdicts.items():
+        print(f"suite, {name}: {r['passed']} of {len(suite)} right, {r['declined']} declined, "
+              f"{r['rejected']} rejected, {r['accepted']} accepted, {r['crashed']} crashed")
 
 
 if __name__ == "__main__":
