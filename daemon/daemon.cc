@@ -12,6 +12,7 @@
 #include "daemon/config/key_table.h"
 #include "daemon/control/protocol.h"
 #include "daemon/role.h"
+#include "daemon/service/advice.h"
 #include "daemon/service/oom_score.h"
 #include "daemon/service/port_owner.h"
 
@@ -103,16 +104,22 @@ int Daemon::open_sockets() {
   if (!status.ok()) {
     std::string message = "http.listen: " + status.message();
     const int port = port_of(start_.config.http_listen);
-    if (status.reason() == "in_use") message += "; it is " + service::describe_port(port);
+    const bool low = port < 1024 && geteuid() != 0 && status.reason().empty();
+    if (status.reason() == "in_use") {
+      message += "; it is " + service::describe_port(port) + service::kAdvicePort;
+    } else {
+      message += low ? service::kAdviceLowPort : service::kAdviceSettings;
+    }
     log_.error(message, {{"TF_EVENT", "start_failed"}});
     if (status.code() == StatusCode::kInvalidArgument) return service::kExitConfig;
-    const bool low = port < 1024 && geteuid() != 0 && status.reason().empty();
     return low ? service::kExitPermission : service::kExitOs;
   }
   auto socket = control::ControlSocket::bind(start_.control_path);
   if (!socket.ok()) {
-    log_.error(socket.status().message(), {{"TF_EVENT", "start_failed"}});
-    if (socket.status().reason() == "in_use") return service::kExitUnavailable;
+    const bool in_use = socket.status().reason() == "in_use";
+    const char* advice = in_use ? service::kAdviceInstance : service::kAdviceSettings;
+    log_.error(socket.status().message() + advice, {{"TF_EVENT", "start_failed"}});
+    if (in_use) return service::kExitUnavailable;
     if (socket.status().code() == StatusCode::kInvalidArgument) return service::kExitConfig;
     return access(start_.control_path.substr(0, start_.control_path.rfind('/')).c_str(), W_OK) != 0
                ? service::kExitPermission
@@ -133,7 +140,7 @@ int Daemon::open_sockets() {
 int Daemon::make_engine(const EngineFactory& factory) {
   auto engine = factory(start_.engine, clock_, log_);
   if (!engine.ok()) {
-    log_.error("the engine cannot start: " + engine.status().message(),
+    log_.error("the engine cannot start: " + engine.status().message() + service::kAdviceEngine,
                {{"TF_EVENT", "start_failed"}});
     return exit_code_of(engine.status().code());
   }
@@ -279,7 +286,7 @@ void Daemon::watch_engine(const EngineStats& stats) {
     if (ready_) {
       log_.error("the engine failed: " + stats.state_detail, {{"TF_EVENT", "engine_failed"}});
     } else {
-      log_.error("the model cannot be loaded: " + stats.state_detail,
+      log_.error("the model cannot be loaded: " + stats.state_detail + service::kAdviceModel,
                  {{"TF_EVENT", "model_failed"}});
     }
     notifier_.status("failed: " + stats.state_detail);

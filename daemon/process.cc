@@ -10,6 +10,7 @@
 #include "daemon/daemon.h"
 #include "daemon/preflight/settings.h"
 #include "daemon/preflight/startup.h"
+#include "daemon/service/advice.h"
 #include "daemon/service/listen_fds.h"
 
 namespace tensorfold {
@@ -53,14 +54,16 @@ int run(CommandLine line, const EngineFactory& make_engine) {
   if (passed->has_value()) line.listen = (*passed)->address;
   const auto loaded = settings_of(line);
   if (!loaded.ok()) {
-    log.error(loaded.status().message(), {{"TF_EVENT", "config_rejected"}});
+    log.error(loaded.status().message() + service::kAdviceSettings,
+              {{"TF_EVENT", "config_rejected"}});
     return service::kExitConfig;
   }
   log.set_level(log::level_of(loaded->config.log_level));
   for (const std::string& warning : loaded->warnings) log.warning(warning);
   auto start = prepare_start(line, loaded->config);
   if (!start.ok()) {
-    log.error(start.status().message(), {{"TF_EVENT", "config_rejected"}});
+    log.error(start.status().message() + service::kAdviceSettings,
+              {{"TF_EVENT", "config_rejected"}});
     return service::kExitConfig;
   }
   if (const int code = preflight_code(*start, log); code != service::kExitOk) return code;

@@ -173,8 +173,7 @@ void EngineCore::run() {
       return internal_error(std::string("loading failed: ") + e.what());
     }
   }();
-  if (!parts.ok()) {
-    log_.error("the model could not be loaded: " + parts.status().message());
+  if (!parts.ok()) {  // whoever watches the state says it, once
     board_.failure.store(parts.status().code(), std::memory_order_relaxed);
     board_.set_state(State::kFailed, parts.status().message());
     return;

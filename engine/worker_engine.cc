@@ -126,7 +126,6 @@ void WorkerEngine::run() {
     status = internal_error(std::string("the worker failed: ") + e.what());
   }
   if (stopping()) return board_.set_state(State::kStopped, "stopped");
-  log_.error("the model could not be loaded: " + status.message());
   board_.failure.store(status.code(), std::memory_order_relaxed);
   board_.set_state(State::kFailed, status.message());
 }

@@ -11,9 +11,11 @@
 
 namespace tensorfold::service {
 
-inline constexpr int64_t kStatusGapMs = 1'000;       // at most one STATUS line in that time
-inline constexpr int64_t kExtendTimeoutMs = 60'000;  // asked for while a load moves on
+inline constexpr int64_t kStatusGapMs = 1'000;  // at most one STATUS line in that time
 inline constexpr int64_t kExtendAgainMs = 20'000;
+// Asked for while a load moves on: a stand of 60 s is borne also right after a step that was too
+// soon to ask again.
+inline constexpr int64_t kExtendTimeoutMs = 80'000;
 
 class Notifier {
  public:
