@@ -28,6 +28,7 @@ struct Pair {
     none.snapshot_units = 0;
     none.slots = 1;
     none.pool_blocks = 24;
+    none.heads = false;
     return Serving(*cold, none).run_one(request);
   }
   int vocab() const { return cached->config().vocab_size; }
@@ -110,6 +111,7 @@ ServingOptions random_options(std::mt19937_64& rng) {
   o.depth = static_cast<int>(rng() % 4);
   o.exact = rng() % 4 != 0;
   o.reuse_replies = rng() % 2 != 0;
+  o.heads = rng() % 2 != 0;
   return o;
 }
 
@@ -139,6 +141,35 @@ BOOST_AUTO_TEST_CASE(hits_equal_cold_runs_with_the_models_own_windows) {
       BOOST_REQUIRE_MESSAGE(history(rng, pair, o, counts), folder << ", history " << i);
     }
     BOOST_TEST(counts.hits > 6);
+  }
+}
+
+// A second chat behind the system text of the first, near the prompt's end and further behind than
+// the cone: bit for bit a cold run, from the head on.
+BOOST_AUTO_TEST_CASE(the_head_of_a_prompt_serves_the_next_chat) {
+  Pair& p = small();
+  std::mt19937_64 rng(17);
+  for (const int64_t own : {30, 200, 700}) {
+    for (const bool exact : {true, false}) {
+      ServingOptions o;
+      o.prefill_rows = 250;
+      o.depth = 2;
+      o.exact = exact;
+      o.heads = true;
+      Serving serving(*p.cached, o);
+      std::vector<TokenId> first = random_text(rng, 2 * own, p.vocab());
+      const auto length = static_cast<int64_t>(first.size());
+      const int64_t head = length * (first[0] % 16 + 1) / 17;
+      const Request one = cache_request(first, 4, rng);
+      BOOST_TEST(equal_replies(serving.run_one(one), p.cold_run(one, o)));
+      std::vector<TokenId> second(first.begin(), first.begin() + head);
+      second = joined(second, random_text(rng, length - head, p.vocab()));
+      const Request two = cache_request(second, 4, rng);
+      const Reply got = serving.run_one(two);
+      BOOST_TEST(equal_replies(got, p.cold_run(two, o)));
+      const bool serves = head >= 16 && (exact || length - head >= kSmallWindow);
+      BOOST_TEST((got.stats.usage.cached_tokens >= head) == serves);
+    }
   }
 }
 

@@ -59,6 +59,7 @@ struct ServingOptions {
   int64_t snapshot_units = 64;  // 0: no cache
   int64_t decoder_span = 0;     // that the cache believes in; 0: the right one
   CacheTier* tier = nullptr;    // the model's
+  bool heads = false;           // prompts have heads, of any length
 };
 
 // The largest of what the tests use; one instance serves many Servings, one after another.
@@ -79,7 +80,8 @@ inline std::unique_ptr<Model> load_model(const std::string& folder, Collective& 
 class Serving {
  public:
   Serving(Model& model, const ServingOptions& o, StepRunner* runner = nullptr)
-      : executor_(model),
+      : heads_(o.heads),
+        executor_(model),
         logging_(runner ? *runner : executor_),
         policy_(make_fixed_depth_policy(o.depth)),
         capacity_{kServingContext, o.pool_blocks},
@@ -97,6 +99,8 @@ class Serving {
     last_id_ = s.ticket->id();
     s.request = request;
     s.prompt = *text_.encode(request.prompt);
+    const auto length = static_cast<int64_t>(s.prompt.ids.size());
+    if (heads_) s.prompt.head_tokens = length * (s.prompt.ids[0] % 16 + 1) / 17;
     s.price = *price_request(capacity_, static_cast<int64_t>(s.prompt.ids.size()),
                              request.max_tokens, true);
     loop_.take(std::move(s));
@@ -145,6 +149,7 @@ class Serving {
     return out;
   }
 
+  const bool heads_;
   ScriptedText text_;
   ManualClock clock_;
   StatsBoard board_;

@@ -266,7 +266,13 @@ class Gate {
  public:
   void wait() {
     std::unique_lock lock(mutex_);
+    waits_ = true;
+    ready_.notify_all();
     ready_.wait(lock, [&] { return open_; });
+  }
+  void somebody_waits() {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [&] { return waits_; });
   }
   void open() {
     std::lock_guard lock(mutex_);
@@ -278,6 +284,7 @@ class Gate {
   std::mutex mutex_;
   std::condition_variable ready_;
   bool open_ = false;
+  bool waits_ = false;
 };
 
 BOOST_AUTO_TEST_CASE(a_disk_that_hangs_never_makes_the_caller_wait) {
@@ -298,6 +305,7 @@ BOOST_AUTO_TEST_CASE(a_disk_that_hangs_never_makes_the_caller_wait) {
   world.offer(turn);  // returns, though nothing is written
   BOOST_TEST(world.refused > 0);
   BOOST_TEST(world.tier->stats().queued_bytes <= options.queue_bytes_max);
+  gate.somebody_waits();  // the thread that writes
   world.tier->stage(before[0].note);
   world.take();
   BOOST_TEST((world.tier->staged(before[0].note.name, before[0].note.kind) == Staged::kReading));
