@@ -33,9 +33,10 @@ class ScriptedTier final : public CacheTier {
 
   bool spill(const CacheNote& note, std::span<const int32_t>, std::span<const int32_t>,
              std::span<const std::byte>) override {
-    if (takes) there.insert(record_of(note.name));
-    events_.push_back({takes ? TierEvent::Kind::kStored : TierEvent::Kind::kGone, note, 1, 1});
-    return takes;
+    const bool has = takes || there.count(record_of(note.name)) != 0;
+    if (has) there.insert(record_of(note.name));
+    events_.push_back({has ? TierEvent::Kind::kStored : TierEvent::Kind::kGone, note, 1, 1});
+    return has;
   }
   void lose(int record) {
     there.erase(record);
