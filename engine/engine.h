@@ -276,10 +276,10 @@ struct EngineStats {
   // Among drafted and accepted: tokens that a reply's form left no choice about.
   uint64_t forced_drafted_total = 0, forced_accepted_total = 0;
   uint64_t masks_put_off_total = 0;  // made beside the steps: they took more work than a step has
-  uint64_t loops_closed_total = 0;  // replies whose reasoning went round in circles and was closed
-  uint64_t loops_ended_total = 0;   // replies that did so outside of reasoning and were cut
-  int drafts_paused = 0;            // running sequences for which it is off now
-  uint64_t steps_total = 0;         // moves while the engine makes progress (watchdog)
+  uint64_t loops_closed_total = 0;   // replies whose reasoning went round in circles and was closed
+  uint64_t loops_ended_total = 0;    // replies that did so outside of reasoning and were cut
+  int drafts_paused = 0;             // running sequences for which it is off now
+  uint64_t steps_total = 0;          // moves while the engine makes progress (watchdog)
   double prefill_seconds_total = 0, decode_seconds_total = 0;
   double decode_tokens_per_second = 0;  // over the last seconds
   double prefill_tokens_per_second = 0;
