@@ -68,6 +68,16 @@ def test_the_next_turn_computes_what_is_new(daemon):
     assert warm["choices"] == cold["choices"]
 
 
+def test_the_second_chat_starts_behind_the_system_text(daemon):
+    system = [{"role": "system", "content": LONG}]
+    assert ask(daemon, system + say("What is 2 + 9?"), cache_salt="head")[2] == 0
+    asked = system + say("Count from 3 to 6.")
+    warm, prompt, cached = ask(daemon, asked, cache_salt="head")
+    cold, _, none = ask(daemon, asked, cache_salt="head, cold")
+    assert none == 0 and cached > prompt // 2
+    assert warm["choices"] == cold["choices"]
+
+
 def test_salts_share_nothing(daemon):
     messages = say(LONG + "Who asks?")
     assert ask(daemon, messages, cache_salt="a")[2] == 0

@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(refusals_name_the_field) {
   expect([](StepPlan& p) { std::swap(p.samples[0], p.samples[1]); }, "ascending");
   expect([](StepPlan& p) { p.masks.pop_back(); }, "masks");
   expect([](StepPlan& p) { p.commands[1].block = -1; }, "commands[1].block");
-  expect([](StepPlan& p) { p.commands[0].kind = static_cast<CacheCommand::Kind>(13); },
+  expect([](StepPlan& p) { p.commands[0].kind = static_cast<CacheCommand::Kind>(14); },
          "commands[0].kind");
   expect([](StepPlan& p) { p.notes.clear(); }, "commands[3].value");
   expect([](StepPlan& p) { p.notes[0].positions = 257; }, "notes[0].positions");
