@@ -10,7 +10,7 @@
 namespace tensorfold::ctl {
 namespace {
 
-constexpr std::string_view kGlobalOptions = "--socket --instance --timeout --json --help";
+constexpr std::string_view kGlobalOptions = "--host --socket --instance --timeout --json --help";
 
 std::string words_of(const Verb& verb) {
   return verb.noun.empty() ? std::string(verb.name)
@@ -71,11 +71,12 @@ void print_bash_function(std::ostream& out) {
       << path_options()
       << ")\n"
          "      COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
+         "    --host) COMPREPLY=($(compgen -A hostname -- \"$current\")); return ;;\n"
          "    --timeout|--instance) return ;;\n"
          "  esac\n"
          "  while [ $i -lt \"$COMP_CWORD\" ]; do\n"
          "    case \"${COMP_WORDS[i]}\" in\n"
-         "      --socket|--timeout|--instance) i=$((i + 1)) ;;\n"
+         "      --host|--socket|--timeout|--instance) i=$((i + 1)) ;;\n"
          "      -*) ;;\n"
          "      *) if [ -z \"$first\" ]; then first=${COMP_WORDS[i]}\n"
          "         elif [ -z \"$second\" ]; then second=${COMP_WORDS[i]}; fi ;;\n"
@@ -154,6 +155,9 @@ void print_fish(std::ostream& out) {
     }
   }
   out << "complete -c tfctl -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n"
+         "complete -c tfctl -n __fish_use_subcommand -l host -x -a '(__fish_print_hostnames)' -d "
+         "'another "
+         "machine, over ssh'\n"
          "complete -c tfctl -n __fish_use_subcommand -l socket -r -d 'control socket'\n"
          "complete -c tfctl -n __fish_use_subcommand -l instance -x -d 'name of the instance'\n"
          "complete -c tfctl -n __fish_use_subcommand -l timeout -x -d 'seconds'\n"

@@ -74,12 +74,12 @@ constexpr Option kDoctorOptions[] = {
 constexpr Option kModelFetchOptions[] = {
     {"--repo", "R", "OWNER/NAME of another repository than the published model's"},
     {"--revision", "V", "its branch, tag or commit (main)"},
-    {"--dir", "D", "where the files go (/var/lib/tensorfoldd/model)"},
+    {"--dir", "DIR", "where the files go (/var/lib/tensorfoldd/model)"},
     {"--base-url", "U", "the server (https://huggingface.co)"},
     {"--limit-rate", "N", "bytes per second of all together, such as 20M"},
     {"--parallel", "N", "files at a time, 1 to 16 (4)"},
-    {"--token-file", "F", "an access token, in a file that only its owner may read"},
-    {"--ca-file", "F", "certificates of authorities, instead of the system's"},
+    {"--token-file", "FILE", "an access token, in a file that only its owner may read"},
+    {"--ca-file", "FILE", "certificates of authorities, instead of the system's"},
     {"--stall", "SECONDS", "a connection that brings nothing for so long is made anew (30)"},
     {"--json", "", "print JSON"},
 };
@@ -90,13 +90,13 @@ constexpr Option kModelVerifyOptions[] = {
     {"--published", "", "compare with the published model"},
     {"--revision", "V", "of --repo: branch, tag or commit (main)"},
     {"--base-url", "U", "the server (https://huggingface.co)"},
-    {"--token-file", "F", "an access token, in a file that only its owner may read"},
-    {"--ca-file", "F", "certificates of authorities, instead of the system's"},
+    {"--token-file", "FILE", "an access token, in a file that only its owner may read"},
+    {"--ca-file", "FILE", "certificates of authorities, instead of the system's"},
     {"--json", "", "print JSON"},
 };
 constexpr Option kModelSyncOptions[] = {
-    {"--dir", "D", "the folder here (/var/lib/tensorfoldd/model)"},
-    {"--to", "D", "the folder there (the same)"},
+    {"--dir", "DIR", "the folder here (/var/lib/tensorfoldd/model)"},
+    {"--to", "DIR", "the folder there (the same)"},
     {"--limit-rate", "N", "bytes per second, such as 100M"},
 };
 

@@ -16,6 +16,7 @@ TYPED = [
     (["tfctl", "do"], "doctor"),
     (["tfctl", "model", "ins"], "inspect"),
     (["tfctl", "--socket", "/s", "model", "prep"], "prepare"),
+    (["tfctl", "--host", "spark2", "model", "ver"], "verify"),
     (["tfctl", "--instance", "two", "sta"], "status"),
     (["tfctl", "doctor", "--fix"], "--fix-hints"),
     (["tfctl", "model", "quantize", "--bi"], "--bits"),
