@@ -30,6 +30,7 @@ void Notifier::reloading() {
 
 void Notifier::stopping(const std::string& text) {
   last_status_ = text;
+  last_extend_us_ = 0;  // what was asked for a load does not count for the stop
   sd_notify(0, ("STOPPING=1\nSTATUS=" + text).c_str());
 }
 

@@ -262,18 +262,20 @@ BOOST_AUTO_TEST_CASE(the_service_manager_is_told_in_its_own_words) {
   notifier.status("loading");
   BOOST_TEST(manager.take() == "STATUS=loading");
   notifier.extend_timeout();
-  BOOST_TEST(manager.take() == "EXTEND_TIMEOUT_USEC=60000000");
+  BOOST_TEST(manager.take() == "EXTEND_TIMEOUT_USEC=80000000");
   notifier.extend_timeout();
   BOOST_TEST(manager.take() == "");  // asked for already
   clock.advance_us(service::kExtendAgainMs * 1000);
   notifier.extend_timeout();
-  BOOST_TEST(manager.take() == "EXTEND_TIMEOUT_USEC=60000000");
+  BOOST_TEST(manager.take() == "EXTEND_TIMEOUT_USEC=80000000");
   notifier.ready("ready: tiny");
   BOOST_TEST(manager.take() == "READY=1\nSTATUS=ready: tiny");
   notifier.reloading();
   BOOST_TEST(manager.take() == "RELOADING=1\nMONOTONIC_USEC=25000000");
   notifier.stopping("draining: 2 left");
   BOOST_TEST(manager.take() == "STOPPING=1\nSTATUS=draining: 2 left");
+  notifier.extend_timeout();  // at once, although the load has just asked
+  BOOST_TEST(manager.take() == "EXTEND_TIMEOUT_USEC=80000000");
 }
 
 BOOST_AUTO_TEST_CASE(each_event_has_an_identity_of_its_own) {
