@@ -7,6 +7,7 @@ usage: two_ranks.py --daemon PROGRAM --tfctl PROGRAM [--other PROGRAM] [--diviso
 --divisor 1: the timers as they are; then the times that are promised are held to.
 """
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -28,14 +29,15 @@ def expect(rank: Rank, seed: int, known: dict, count: int = MANY):
         check(before == reply.sha, f"{body}: {reply.sha}, before {before}")
 
 
-def single(world: World) -> dict:
+def single(world: World) -> tuple[dict, tuple[str, int]]:
     rank = Rank(world, None, "single").start()
     rank.wait_state("ready")
     check("cluster" not in rank.status(), "one rank tells of a cluster")
     shas: dict = {}
     expect(rank, 1, shas)
+    found = after_restart(rank, [])
     check(rank.stop() == 0, "the single rank did not end well")
-    return shas
+    return shas, found
 
 
 def forming(world: World, head: Rank, worker: Rank):
@@ -250,6 +252,44 @@ def leaving(world: World, head: Rank, worker: Rank):
     print("worker stopped and back: no reply was cut")
 
 
+def after_restart(head: Rank, others: list[Rank], between=lambda: None) -> tuple[str, int]:
+    """A conversation that goes on after all ranks have been stopped: tokens, and positions found."""
+    words = " ".join(f"Rule {i}: be brief and kind." for i in range(70))
+    talk = [{"role": "system", "content": words}, {"role": "user", "content": "Count from 1 to 5."}]
+
+    def turn(messages: list[dict]) -> dict:
+        body = {"messages": messages, "max_tokens": 12, "temperature": 0}
+        status, _, data = head.request("POST", "/v1/chat/completions", body)
+        check(status == 200, f"{status}: {data[:200]!r}")
+        return json.loads(data)
+
+    first = turn(talk)["choices"][0]["message"]["content"]
+    check(head.stop() == 0 and all(r.stop() == 0 for r in others), "a rank did not end well")
+    between()
+    for rank in [*others, head]:
+        rank.start()
+    head.wait_state("ready")
+    answer = turn(talk + [{"role": "assistant", "content": first},
+                          {"role": "user", "content": "Thank you. " + words}])
+    cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return answer["tensorfold"]["token_sha"], cached
+
+
+def disks(head: Rank, worker: Rank, one: tuple[str, int]):
+    """Two ranks find on their disks what one finds on its own; what only one has is a miss."""
+    def wipe():
+        folders = list((worker.folder / "state").glob("spill*"))
+        check(folders, "the worker has nothing on disk")
+        for folder in folders:
+            shutil.rmtree(folder)
+
+    both = after_restart(head, [worker])
+    check(both == one, f"after a restart {both}, one rank {one}")
+    missed = after_restart(head, [worker], wipe)
+    check(missed == (one[0], 0), f"with one empty disk {missed}, one rank {one}")
+    print(f"disks: {both[1]} positions found by both ranks, none by one")
+
+
 def stops(world: World):
     """SIGTERM at every moment of coming together."""
     for rank, name in ((0, "lone_head"), (1, "lone_worker")):
@@ -266,7 +306,7 @@ def stops(world: World):
 
 def main(world: World):
     world.divisor = world.options.divisor
-    one = single(world)
+    one, found = single(world)
     strangers(world)
     stops(world)
     head, worker = pair(world, world.divisor)
@@ -287,6 +327,7 @@ def main(world: World):
     head.start()
     head.wait_state("ready")
     expect(head, 2, two, 3)
+    disks(head, worker, found)
     check(worker.stop() == 0 and head.stop() == 0, "a rank did not end well")
     if world.divisor > 1:
         slow(world, two)
