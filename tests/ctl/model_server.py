@@ -215,8 +215,7 @@ def slow(pieces: int, gap_s: float, stop: threading.Event):
         for at in range(0, len(body), step):
             handler.wfile.write(body[at:at + step])
             handler.wfile.flush()
-            if stop.wait(gap_s):
-                return
+            stop.wait(gap_s)  # set: the rest at once
     return fault
 
 
