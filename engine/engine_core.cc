@@ -227,8 +227,9 @@ void EngineCore::serve(EngineParts& parts) {
   };
   pipeline_ = std::make_unique<SubmitPipeline>(parts.text, parts.loop.vocab, parts.capacity, clock_,
                                                requests_max_, deliver, parts.constraints);
+  loop.turn();  // what is on disk is known before the first request
   loaded_.store(true, std::memory_order_release);
-  board_.set_state(State::kReady, "ready");
+  if (!loop.apart()) board_.set_state(State::kReady, "ready");
   while (!stopping()) {
     take_commands(loop);
     if (const int flush = flush_.exchange(0, std::memory_order_acq_rel))

@@ -36,6 +36,7 @@ def single(world: World) -> tuple[dict, tuple[str, int]]:
     shas: dict = {}
     expect(rank, 1, shas)
     found = after_restart(rank, [])
+    check(found[1] >= 256, f"one rank found {found[1]} positions on its disk")
     check(rank.stop() == 0, "the single rank did not end well")
     return shas, found
 
