@@ -95,7 +95,7 @@ def hang(checks: Checks) -> None:
     checks.that(wait_for(lambda: answers(checks.machine)), "after the watchdog it does not come back")
     checks.that(any("atchdog" in str(entry["MESSAGE"]) for entry in journal(checks.machine)
                     if entry.get("_PID") == "1"), "the manager does not speak of its watchdog")
-    stream.curl.kill()
+    stream.leave()
     checks.drop_in("")
 
 

@@ -39,10 +39,10 @@ def readiness(checks: Checks) -> None:
     started = [i for i, entry in enumerate(entries) if entry.get("MESSAGE_ID") == MANAGER_STARTED]
     checks.that(ready and started and ready[0] < started[0],
                 f"ready at {ready}, started at {started}")
-    loading = checks.stream(8)
+    stream = checks.stream(8)
     checks.that(wait_for(lambda: "1 running" in show(checks.machine)["StatusText"], 20),
                 "the status line does not count a running reply")
-    loading.curl.kill()
+    stream.leave()
 
 
 def protection(checks: Checks) -> None:

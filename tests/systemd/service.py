@@ -16,6 +16,9 @@ UNIT = "tensorfoldd.service"
 API = "http://127.0.0.1:8888"
 STREAM_SECONDS = 300
 WAIT_SECONDS = 90
+KILL_CURL = """for process in /proc/[0-9]*; do
+  read -r name <$process/comm && [ "$name" = curl ] && kill "${process#/proc/}"
+done"""
 LATE_SECONDS = 600  # the same where a reply has to end on a busy machine
 
 
@@ -80,6 +83,7 @@ class Stream:
     """A streamed reply that goes on for `tokens` tokens."""
 
     def __init__(self, machine: Machine, tokens: int):
+        self.machine = machine
         self.file = tempfile.NamedTemporaryFile(prefix="stream-", suffix=".sse")
         self.curl = machine.start(
             "curl", "-sSN", "--max-time", str(STREAM_SECONDS), "-H", "Content-Type: application/json",
@@ -99,6 +103,11 @@ class Stream:
     def end(self) -> str:
         self.curl.wait(LATE_SECONDS)
         return self.text()
+
+    def leave(self) -> None:
+        """The client goes away; its process is inside, behind the one that was started."""
+        self.machine.run("sh", "-c", KILL_CURL)
+        self.curl.wait(WAIT_SECONDS)
 
     def whole(self) -> bool:
         """Whether it came to its own end."""
