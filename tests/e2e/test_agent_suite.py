@@ -183,8 +183,8 @@ def test_a_forced_call_is_written_as_the_encoder_writes_it(client, daemon):  # n
     """Byte for byte: what is forced is what the prompt of the next turn holds of it."""
     tool = function("book", {"city": {"enum": ["Bern"]}, "n": {"type": "integer", "minimum": 7,
                                                               "maximum": 7}}, ["city", "n"])
-    reply = ask(client, tools=[tool], tool_choice="required", parallel_tool_calls=False,
-                temperature=0, extra_body={"return_token_ids": True})
+    reply = ask(client, tools=[tool], temperature=0, extra_body={"return_token_ids": True},
+                tool_choice={"type": "function", "function": {"name": "book"}})
     ids = reply.model_extra["tensorfold"]["token_ids"]
     forced = json.loads(daemon.request("POST", "/detokenize", {"tokens": ids})[2])["prompt"]
     call = reply.choices[0].message.tool_calls[0]
