@@ -115,6 +115,8 @@ void EngineLoop::learn_drafting(Run& run, const SampleSpec& sample, const Sample
   const auto right = static_cast<int32_t>(result.accepted.size() - accepted.size());
   parts_.board.forced_drafted.fetch_add(static_cast<uint64_t>(forced), std::memory_order_relaxed);
   parts_.board.forced_accepted.fetch_add(static_cast<uint64_t>(right), std::memory_order_relaxed);
+  const bool reached = std::ssize(accepted) == own + 1;  // no draft before them was wrong
+  if (forced > 0 && reached) run.form.forced_most = std::min(right + 1, kDraftRowsMax);
   const bool paused =
       run.drafting.end_round(std::span(run.last.drafts).first(ready), run.last.draft_confidence,
                              own, accepted, parts_.depth_policy);

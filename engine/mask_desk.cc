@@ -74,6 +74,7 @@ void MaskDesk::make_rows(MaskCursor& cursor, const DraftPath& path,
     if (id < 0 && proposed) id = draft;
     if (id < 0) break;
     proposed = proposed && id == draft;
+    if (!proposed && std::ssize(cursor.path) - cursor.drafter_rows >= cursor.forced_most) break;
     cursor.path.push_back(id);
     cursor.drafter_rows += proposed ? 1 : 0;
     state = cursor.source->next(state, id);

@@ -6,7 +6,8 @@
 // of those that take turns with it: the reply's tokens are kept and read once it is free.
 //
 // Where a form leaves one way to go on, the tokens on it are drafts that need no drafter: they are
-// put before what the drafter proposed, verified like any draft, and change nothing but the pace.
+// put behind what the drafter proposed as far as both agree, verified like any draft, and change
+// nothing but the pace.
 //
 // Owned by the engine thread. Jobs touch a MaskSource and two queues, nothing else.
 #pragma once
@@ -49,6 +50,9 @@ struct MaskCursor {
   std::vector<TokenId> path;   // [rows - 1] drafts that the rows stand behind
   int32_t rows = 0;
   int32_t drafter_rows = 0;  // drafts at the beginning of path that are the drafter's
+  // Forced drafts in one step: text that is decided may still be written in other tokens, so their
+  // number follows how many were right.
+  int32_t forced_most = kDraftRowsMax;
 };
 
 // What may be verified behind a cursor.

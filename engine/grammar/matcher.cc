@@ -98,7 +98,8 @@ class MatcherImpl final : public Matcher {
     }
     const auto bytes = [this](int32_t id) -> std::string_view {
       const std::vector<std::string>& all = vocab_->spec().bytes;
-      return static_cast<size_t>(id) < all.size() ? all[static_cast<size_t>(id)] : "";
+      if (static_cast<size_t>(id) >= all.size()) return {};
+      return all[static_cast<size_t>(id)];
     };
     int32_t longest = -1;
     for (const int32_t id : allowed) {

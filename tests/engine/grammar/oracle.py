@@ -8,7 +8,9 @@ schema: that must be noticed.
 """
 
 import argparse
+import decimal
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -34,6 +36,56 @@ def schemas(folder: pathlib.Path):
     return out
 
 
+class Undecided(Exception):
+    """Where the validator's Python differs from the specification."""
+
+
+def number(text):
+    """A number as the validator's float, unless that is another number altogether."""
+    value = float(text)
+    if math.isinf(value) or (value == 0) != (decimal.Decimal(text) == 0):
+        raise Undecided
+    return value
+
+
+def as_ecma(schema):
+    """The schema with \\w and \\d as ECMA-262 has them: ASCII, where Python takes all of Unicode."""
+    spelled = {"w": "a-zA-Z0-9_", "d": "0-9"}
+
+    def pattern(text):
+        out, inside, at = "", False, 0
+        while at < len(text):
+            pair = text[at:at + 2]
+            if pair[0] == "\\" and len(pair) == 2:
+                low = pair[1].lower()
+                if low in spelled and inside and pair[1] == low:
+                    out += spelled[low]
+                elif low in spelled and not inside:
+                    out += f"[{'^' if pair[1] != low else ''}{spelled[low]}]"
+                else:
+                    out += pair
+                at += 2
+                continue
+            inside = pair[0] == "[" or (inside and pair[0] != "]")
+            out += pair[0]
+            at += 1
+        return out
+
+    if isinstance(schema, list):
+        return [as_ecma(s) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {}
+    for key, value in schema.items():
+        if key == "pattern" and isinstance(value, str):
+            out[key] = pattern(value)
+        elif key == "patternProperties" and isinstance(value, dict):
+            out[key] = {pattern(k): as_ecma(v) for k, v in value.items()}
+        else:
+            out[key] = value if key in ("enum", "const") else as_ecma(value)
+    return out
+
+
 def check(options) -> int:
     import jsonschema
     from jsonschema import validators
@@ -51,9 +103,9 @@ def check(options) -> int:
         index = replies[at - 1]["schema"] if options.plant else reply["schema"]
         if index not in known:
             kind = validators.validator_for(every[index], default=jsonschema.Draft202012Validator)
-            known[index] = kind(every[index])
+            known[index] = kind(as_ecma(every[index]))
         try:
-            value = json.loads(reply["reply"])
+            value = json.loads(reply["reply"], parse_float=number)
             error = next(known[index].iter_errors(value), None)
         except json.JSONDecodeError as broken:
             error = broken
