@@ -238,6 +238,10 @@ def told(world: World, head: Rank):
 
 def leaving(world: World, head: Rank, worker: Rank):
     """Stopping the worker lets the head's replies end; nothing new is begun meanwhile."""
+    for verb, state in (("drain", "waiting"), ("resume", "ready")):
+        subprocess.run([world.options.tfctl, "--socket", worker.control, verb], check=True,
+                       capture_output=True)
+        head.wait_state(state)
     body = dict(ranks.LONG, max_tokens=300)
     long = Asking(head, body)
     head.wait_status(lambda s: s["slots"]["busy"] >= 1, "does not get to work")

@@ -149,3 +149,28 @@ BOOST_AUTO_TEST_CASE(command_line) {
     BOOST_TEST(command_help().find(option.name) != std::string::npos);
   }
 }
+
+BOOST_AUTO_TEST_CASE(cluster_settings_that_do_not_fit_name_the_key) {
+  const auto settings = [](const std::string& text) {
+    const auto loaded = parse_config("[cluster]\n" + text, "f.toml");
+    BOOST_REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    return check_config(loaded->config);
+  };
+  const std::string link = "link_address = \"192.0.2.1\"\nkey_file = \"/k\"\n";
+  BOOST_TEST(settings("role = \"head\"\nworld_size = 2\n" + link).ok());
+  const std::string worker = "role = \"worker\"\nrank = 1\nhead = \"192.0.2.2\"\n" + link;
+  BOOST_TEST(settings(worker + "world_size = 2\n").ok());
+  const std::pair<std::string, std::string> wrong[] = {
+      {"world_size = 2\n", "cluster.world_size"},
+      {"role = \"head\"\n" + link, "cluster.world_size"},
+      {"role = \"head\"\nrank = 1\nworld_size = 2\n" + link, "cluster.rank"},
+      {worker + "world_size = 1\n", "cluster.world_size"},
+      {"role = \"worker\"\nhead = \"192.0.2.2\"\nworld_size = 2\n" + link, "cluster.rank"},
+      {"role = \"worker\"\nrank = 2\nhead = \"192.0.2.2\"\nworld_size = 2\n" + link,
+       "cluster.rank"},
+      {"role = \"head\"\nworld_size = 2\nkey_file = \"/k\"\n", "cluster.link_address"},
+      {"role = \"head\"\nworld_size = 2\nlink_address = \"192.0.2.1\"\n", "cluster.key_file"},
+      {"role = \"worker\"\nrank = 1\nworld_size = 2\n" + link, "cluster.head"},
+  };
+  for (const auto& [text, key] : wrong) BOOST_TEST(settings(text).param() == key, text);
+}
