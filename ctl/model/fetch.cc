@@ -64,6 +64,7 @@ class Fetch {
 
   // The new record has the plan's sources; files of other repositories stay in it.
   Status begin_record() {
+    drop_files(options_.folder, std::string(kRecordName) + ".tmp-");  // of a run that was killed
     Record old;
     if (has_record(options_.folder)) {
       TF_ASSIGN_OR_RETURN(old, load_record(options_.folder));
@@ -165,18 +166,23 @@ class Fetch {
     return bytes;
   }
 
+  // Files of a folder whose name begins so, but for one.
+  static void drop_files(const fs::path& folder, const std::string& start,
+                         const std::string& but = "") {
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+      const std::string name = entry.path().filename().string();
+      if (name.rfind(start, 0) != 0 || name == but) continue;
+      std::error_code ignored;
+      fs::remove(entry.path(), ignored);
+    }
+  }
+
   // Parts of other content of the same file: an earlier revision's.
   static void drop_old_parts(const DownloadFile& file) {
-    const fs::path target(file.target), part(part_path(file));
-    const std::string start = target.filename().string() + ".part-";
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(target.parent_path(), error)) {
-      const std::string name = entry.path().filename().string();
-      if (name.rfind(start, 0) == 0 && entry.path().filename() != part.filename()) {
-        std::error_code ignored;
-        fs::remove(entry.path(), ignored);
-      }
-    }
+    const fs::path target(file.target);
+    drop_files(target.parent_path(), target.filename().string() + ".part-",
+               fs::path(part_path(file)).filename().string());
   }
 
   Status fetch_missing() {

@@ -169,6 +169,7 @@ class FetchTest(unittest.TestCase):
         self.stop.set()
         self.assertIsNotNone(part)
         size = part.stat().st_size
+        (self.folder / "tensorfold-files.json.tmp-1").write_bytes(b"{")  # killed while it wrote the record
         self.fetch()
         self.assert_whole()
         again = [r["range"] for r in self.hub.files_asked() if r["path"].endswith(LARGE)][-1]
