@@ -100,7 +100,8 @@ class LinkGroup final : public Group {
         lines_(static_cast<size_t>(parts.world_size)) {
     for (size_t r = 0; r < lines_.size(); ++r) {
       if (!parts.controls[r]) continue;
-      set_link_options(parts.controls[r]->fd(), timers_.send_ms);
+      // Above our own bound, which names the reason.
+      set_link_options(parts.controls[r]->fd(), 2 * timers_.send_ms);
       lines_[r].channel = std::move(parts.controls[r]);
     }
   }

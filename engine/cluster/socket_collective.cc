@@ -23,7 +23,7 @@ class SocketCollective final : public Collective {
   explicit SocketCollective(JoinContext context) : context_(std::move(context)) {
     for (size_t r = 0; r < context_.channels.size(); ++r) {
       if (!context_.channels[r]) continue;
-      set_link_options(context_.channels[r]->fd(), context_.timers.exchange_ms);
+      set_link_options(context_.channels[r]->fd(), 2 * context_.timers.exchange_ms);
       Peer peer;
       peer.rank = r;
       peer.channel = std::move(context_.channels[r]);

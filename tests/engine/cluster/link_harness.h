@@ -1,6 +1,6 @@
 // Ranks of a group in one process, each on its own thread and address of the loopback network, and
-// raw sockets that play what is no rank. Timers are a fifth of the real ones unless a test says
-// otherwise.
+// raw sockets that play what is no rank. Timers are a fifth of the real ones, but those that would
+// end a group on a machine that is too loaded to beat in time, unless a test says otherwise.
 #pragma once
 
 #include <netinet/in.h>
@@ -87,6 +87,7 @@ inline GroupOptions options_of(int rank, int world, int head_port) {
   o.fingerprint = {{"code", "0.1.0"}, {"model", "tiny-1"}, {"formats", "bf16"}};
   o.timers = LinkTimers{}.divided(5);
   o.timers.mesh_ms = 10'000;
+  o.timers.silent_ms = o.timers.send_ms = 5'000;
   return o;
 }
 
@@ -187,11 +188,14 @@ void on_ranks(Ranks& ranks, F&& f) {
 }
 
 // A connection to the head's port from `from`, not proven.
-inline Fd raw_connection(int port, const std::string& from = "127.0.0.9") {
+inline Result<Fd> try_connection(int port, const std::string& from = "127.0.0.9") {
   const auto source = LinkAddress::parse("from", from, 0);
   const auto to = LinkAddress::parse("to", address_of(0), port);
   const LinkWait wait{&system_clock(), system_clock().monotonic_us() + kPatienceMs * 1000};
-  auto fd = connect_to(*source, *to, wait);
+  return connect_to(*source, *to, wait);
+}
+inline Fd raw_connection(int port, const std::string& from = "127.0.0.9") {
+  auto fd = try_connection(port, from);
   BOOST_REQUIRE_MESSAGE(fd.ok(), fd.status().to_string());
   return std::move(*fd);
 }
@@ -280,10 +284,10 @@ struct HandWorker {
     BOOST_REQUIRE((answer->header.type == FrameType::kWelcome));
     return channel;
   }
-  void beat(uint64_t number) const {
+  bool beat(uint64_t number) const {  // from any thread: checks nothing
     Beat b;
     b.number = number;
-    BOOST_REQUIRE(heartbeat->send(FrameType::kBeat, encode(b), patience()).ok());
+    return heartbeat->send(FrameType::kBeat, encode(b), patience()).ok();
   }
 };
 
