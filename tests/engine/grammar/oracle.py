@@ -98,7 +98,8 @@ def check(options) -> int:
         print(run.stderr[-2000:])
         return 1
     known, bad, checked, silent = {}, 0, 0, 0
-    replies = [json.loads(line) for line in run.stdout.splitlines()]
+    # Not splitlines(): replies hold other line ends of Unicode.
+    replies = [json.loads(line) for line in run.stdout.split("\n") if line]
     for at, reply in enumerate(replies):
         index = replies[at - 1]["schema"] if options.plant else reply["schema"]
         if index not in known:
