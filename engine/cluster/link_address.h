@@ -32,7 +32,7 @@ class LinkAddress {
   socklen_t length_ = 0;
 };
 
-inline constexpr int kLinkBacklogMax = 64;  // connections that wait for the gate
+inline constexpr int kLinkBacklogMax = 512;  // connections that wait for the gate
 
 // A listening, non-blocking socket on exactly this address; *port: what it got.
 // kUnavailable when the address is not (yet) of this machine.
