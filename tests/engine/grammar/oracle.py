@@ -42,8 +42,9 @@ class Undecided(Exception):
 
 def number(text):
     """A number as the validator's float, unless that is another number altogether."""
-    value = float(text)
-    if math.isinf(value) or (value == 0) != (decimal.Decimal(text) == 0):
+    value, exact = float(text), decimal.Decimal(text)
+    if math.isinf(value) or value.is_integer() != (exact == exact.to_integral_value()) or \
+            (value == 0) != (exact == 0):
         raise Undecided
     return value
 
