@@ -9,10 +9,17 @@ import tree
 COMMAND = re.compile(r"^(?:\$ )?(packaging/[\w\-]+)((?: [\w\-]+)*)", re.M)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:kernels|engine|daemon|ctl|packaging|systemd|etc|tests|docs)/[\w./\-]+)`")
+TEST = re.compile(r"add_test\(NAME ([\w/.\-]+)")
 REQUIRED = ("packaging/bootstrap run", "packaging/bootstrap test")
 
 
-def check_document(root: pathlib.Path, path: pathlib.Path) -> list[str]:
+def named_tests(root: pathlib.Path) -> set[str]:
+    """ctest names that are written out; the others follow from the file (x/y_test.cc)."""
+    files = (root / "tests").rglob("CMakeLists.txt")
+    return {name for file in files for name in TEST.findall(file.read_text(encoding="utf-8"))}
+
+
+def check_document(root: pathlib.Path, path: pathlib.Path, tests: set[str]) -> list[str]:
     name = path.relative_to(root).as_posix()
     text = path.read_text(encoding="utf-8")
     problems = []
@@ -20,7 +27,7 @@ def check_document(root: pathlib.Path, path: pathlib.Path) -> list[str]:
         if "://" not in link and not (path.parent / link).exists():
             problems.append(f"{name}: link to {link}, which does not exist")
     for target in PATH.findall(text):
-        test = list((root / "tests").glob(target + "_test.cc"))  # a test by its ctest name
+        test = target in tests or list((root / "tests").glob(target + "_test.cc"))
         if not (root / target).exists() and not test and not list(
                 root.glob(target.rstrip("/") + ".*")):
             problems.append(f"{name}: names {target}, which does not exist")
@@ -44,8 +51,9 @@ def main() -> int:
         verb = arguments.split()[0] if arguments.split() else ""
         if program == "packaging/bootstrap" and not re.search(rf"^  {verb}\)", usage, re.M):
             problems.append(f"README.md: bootstrap has no '{verb}'")
+    tests = named_tests(root)
     for document in documents:
-        problems += check_document(root, document)
+        problems += check_document(root, document, tests)
     return tree.report("documents", problems, len(documents))
 
 
