@@ -13,6 +13,8 @@ using namespace tensorfold::test;
 
 namespace {
 
+constexpr const char* kMini = TF_TEST_DATA "/golden/mini_native";
+
 // Row `row` of the step's logits is no number.
 TamperedModel::Tamper no_number(size_t row) {
   return [row](StepLogits& logits) {
@@ -47,7 +49,7 @@ void both_fine(const TwoModels& two) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(ranks_that_agree_go_on) {
-  TwoModels two;
+  TwoModels two(kMini);
   two.run(first_plan(3));
   both_fine(two);
   for (uint64_t step = 2; step < 6; ++step) {
@@ -58,10 +60,10 @@ BOOST_AUTO_TEST_CASE(ranks_that_agree_go_on) {
 
 BOOST_AUTO_TEST_CASE(a_row_that_fails_on_one_rank_fails_on_both_and_alone) {
   for (const size_t bad_rank : {size_t{0}, size_t{1}}) {
-    TwoModels plain;
+    TwoModels plain(kMini);
     plain.run(first_plan(3));
     plain.run(next_plan(2, {0, 1}, 12));
-    TwoModels two;
+    TwoModels two(kMini);
     two.ranks[bad_rank].model->tamper = no_number(1);
     two.run(first_plan(3));
     both_fine(two);
@@ -81,20 +83,20 @@ BOOST_AUTO_TEST_CASE(a_row_that_fails_on_one_rank_fails_on_both_and_alone) {
 }
 
 BOOST_AUTO_TEST_CASE(another_token_on_one_rank_is_noticed_at_once) {
-  TwoModels two;
+  TwoModels two(kMini);
   two.ranks[1].model->tamper = other_token;
   two.run(first_plan(0));
   both_out_of_step(two, "different tokens");
 }
 
 BOOST_AUTO_TEST_CASE(another_plan_is_noticed) {
-  TwoModels two;
+  TwoModels two(kMini);
   two.run(first_plan(0), nullptr, 2);
   both_out_of_step(two, "another plan");
 }
 
 BOOST_AUTO_TEST_CASE(commands_that_one_rank_cannot_take_are_noticed) {
-  TwoModels two;
+  TwoModels two(kMini);
   StepPlan bad = first_plan(0);
   bad.commands.push_back({CacheCommand::Kind::kCloseSlot, 1, 0, 0});
   bad.commands.push_back({CacheCommand::Kind::kCloseSlot, 1, 0, 0});
@@ -106,7 +108,7 @@ BOOST_AUTO_TEST_CASE(commands_that_one_rank_cannot_take_are_noticed) {
 }
 
 BOOST_AUTO_TEST_CASE(another_past_is_noticed) {
-  TwoModels two;
+  TwoModels two(kMini);
   two.run(first_plan(0));
   both_fine(two);
   two.ranks[1].results[0].drafts.push_back(1);
@@ -116,7 +118,7 @@ BOOST_AUTO_TEST_CASE(another_past_is_noticed) {
 }
 
 BOOST_AUTO_TEST_CASE(without_the_gate_nothing_is_noticed) {
-  TwoModels two;
+  TwoModels two(kMini);
   for (OneRank& rank : two.ranks) rank.executor = std::make_unique<StepExecutor>(*rank.model);
   two.ranks[1].model->tamper = other_token;
   two.run(first_plan(0), nullptr, 2);

@@ -67,10 +67,11 @@ struct OneRank {
 
 class TwoModels {
  public:
-  TwoModels() : collectives_(make_thread_collectives(2, kMeetTimeoutMs)) {
+  explicit TwoModels(const char* folder)
+      : collectives_(make_thread_collectives(2, kMeetTimeoutMs)) {
     for (size_t r = 0; r < 2; ++r) {
       ModelOptions o;
-      o.model_path = TF_TEST_DATA "/golden/mini_native";
+      o.model_path = folder;
       o.slots = 2;
       o.context = 512;
       o.rows_max = 64;
