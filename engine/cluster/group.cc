@@ -142,8 +142,10 @@ class LinkGroup final : public Group {
   }
 
   void close(std::string_view reason) override {
+    const Status why = unavailable("this rank left the group: " + std::string(reason), "aborted");
+    health_->leaving(why);
     if (!health_->broken().requested()) liveness_->leave(reason.substr(0, kLinkReasonBytesMax));
-    abort(unavailable("this rank left the group: " + std::string(reason), "aborted"));
+    abort(why);
   }
   void abort(Status why) override { health_->fail(std::move(why)); }
   Status failure() const override { return health_->failure(); }

@@ -16,11 +16,18 @@ void GroupHealth::fail(Status why) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_.ok()) return;
+    if (!leaving_.ok()) why = leaving_;
     failure_ = why;
     listener = std::exchange(listener_, nullptr);
   }
   broken_.request();
   if (listener) listener(why);
+}
+
+void GroupHealth::leaving(Status why) {
+  TF_CHECK(!why.ok());
+  const std::lock_guard lock(mutex_);
+  if (leaving_.ok()) leaving_ = std::move(why);
 }
 
 void GroupHealth::listen(std::function<void(const Status&)> listener) {

@@ -16,12 +16,15 @@ class GroupHealth {
   const StopFlag& broken() const { return broken_; }
   Status failure() const;
   void fail(Status why);  // the first one wins
+  // This rank says goodbye: `why` becomes the failure with the next fail(), whatever that one's
+  // reason is (a peer may hang up before we do). Waits go on until then.
+  void leaving(Status why);
   // Called once, with the failure: by the thread that fails, or here when it has failed.
   void listen(std::function<void(const Status&)> listener);
 
  private:
   mutable std::mutex mutex_;
-  Status failure_;
+  Status failure_, leaving_;
   std::function<void(const Status&)> listener_;
   StopFlag broken_;
 };

@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(ranks_form_in_any_order_of_starts) {
 BOOST_AUTO_TEST_CASE(each_side_says_whom_it_waits_for) {
   Ranks ranks(3);
   ranks[2].start();
-  BOOST_TEST(ranks[2].says("connecting to the head"));
+  BOOST_TEST(ranks[2].said("connecting to the head"));
   ranks[0].start();
   BOOST_TEST(ranks[0].says("waiting for rank 1"));
   BOOST_TEST(ranks[2].says("joined; the head is waiting for rank 1"));

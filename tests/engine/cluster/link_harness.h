@@ -112,6 +112,7 @@ class Rank {
       auto result = former_->form(*stop_, [this](const FormProgress& p) {
         const std::lock_guard lock(mutex_);
         progress_ = p;
+        told_ += p.text + "\n";
       });
       const std::lock_guard lock(mutex_);
       if (result.ok()) {
@@ -137,6 +138,13 @@ class Rank {
     const std::lock_guard lock(mutex_);
     return progress_;
   }
+  // Now or before: for a state that may be over before the test looks.
+  bool said(std::string_view part) const {
+    return eventually([&] {
+      const std::lock_guard lock(mutex_);
+      return told_.find(part) != std::string::npos;
+    });
+  }
   bool says(std::string_view part, int64_t ms = kPatienceMs) const {
     return eventually([&] { return progress().text.find(part) != std::string::npos; }, ms);
   }
@@ -153,6 +161,7 @@ class Rank {
   std::unique_ptr<StopFlag> stop_;
   mutable std::mutex mutex_;
   FormProgress progress_;
+  std::string told_;  // every text of progress, a line each
   Status status_;
   std::atomic<bool> formed_{false};
   std::thread thread_;
