@@ -271,6 +271,9 @@ Result<LinkArrival> LinkGroup::receive(int rank, int64_t timeout_ms) {
     }
     if (left_by(rank, arrival.reason)) {
       arrival.what = LinkArrival::Kind::kClosed;
+      // The heartbeats' thread is about to say the same.
+      health_->fail(
+          unavailable(line.channel->peer() + " left the group: " + arrival.reason, "peer_left"));
       return arrival;
     }
     if (health_->broken().requested()) return health_->failure();
