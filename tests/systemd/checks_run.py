@@ -32,8 +32,9 @@ def readiness(checks: Checks) -> None:
     what is going on."""
     facts = show(checks.machine)
     checks.that(facts["Type"] == "notify" and facts["SubState"] == "running", f"state: {facts}")
-    checks.that(re.match(r"ready: \d+ running, \d+ waiting", facts["StatusText"]),
-                f"StatusText: {facts['StatusText']}")
+    counts = re.compile(r"ready: \d+ running, \d+ waiting")  # the first one only names the model
+    checks.that(wait_for(lambda: bool(counts.match(show(checks.machine)["StatusText"])), 20),
+                f"StatusText: {show(checks.machine)['StatusText']}")
     entries = journal(checks.machine)
     ready = [i for i, entry in enumerate(entries) if entry.get("TF_EVENT") == "ready"]
     started = [i for i, entry in enumerate(entries) if entry.get("MESSAGE_ID") == MANAGER_STARTED]
