@@ -83,22 +83,22 @@ Backwards backwards(const Dfa& d, const std::vector<char>* live) {
 std::vector<char> live_states(const Dfa& d) {
   const size_t n = d.states();
   std::vector<char> live(n, 0);
-  std::vector<int32_t> todo;
+  std::vector<int32_t> unvisited;
   for (size_t s = 0; s < n; ++s) {
     if (d.accept[s] == 0) continue;
     live[s] = 1;
-    todo.push_back(static_cast<int32_t>(s));
+    unvisited.push_back(static_cast<int32_t>(s));
   }
-  if (todo.size() == n) return live;
+  if (unvisited.size() == n) return live;
   const Backwards b = backwards(d, nullptr);
-  while (!todo.empty()) {
-    const auto t = at(todo.back());
-    todo.pop_back();
+  while (!unvisited.empty()) {
+    const auto t = at(unvisited.back());
+    unvisited.pop_back();
     for (int32_t i = b.first[t]; i < b.first[t + 1]; ++i) {
       const int32_t s = b.tail[at(b.in[at(i)])];
       if (live[at(s)]) continue;
       live[at(s)] = 1;
-      todo.push_back(s);
+      unvisited.push_back(s);
     }
   }
   return live;

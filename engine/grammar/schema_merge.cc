@@ -219,16 +219,16 @@ Reached reached_from(const Program& program, int32_t root) {
   Reached out;
   std::vector<char> node(program.nodes.size(), 0), object(program.objects.size(), 0),
       array(program.arrays.size(), 0);
-  std::vector<int32_t> todo;
+  std::vector<int32_t> unvisited;
   const auto visit = [&](int32_t n) {
     if (n == kNoNode || node[static_cast<size_t>(n)] != 0) return;
     node[static_cast<size_t>(n)] = 1;
-    todo.push_back(n);
+    unvisited.push_back(n);
   };
   visit(root);
-  while (!todo.empty()) {
-    const ValueNode& n = program.nodes[static_cast<size_t>(todo.back())];
-    todo.pop_back();
+  while (!unvisited.empty()) {
+    const ValueNode& n = program.nodes[static_cast<size_t>(unvisited.back())];
+    unvisited.pop_back();
     for (const uint32_t o : n.objects) {
       if (object[o] != 0) continue;
       object[o] = 1;

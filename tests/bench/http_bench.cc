@@ -15,6 +15,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <csignal>
 
 #include <algorithm>
 #include <atomic>
@@ -274,6 +275,7 @@ void run() {
 }  // namespace tensorfold
 
 int main() {
+  std::signal(SIGPIPE, SIG_IGN);  // as the daemon does: a client may hang up first
   tensorfold::run();
   return 0;
 }

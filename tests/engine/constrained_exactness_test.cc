@@ -7,30 +7,15 @@
 #include "engine/grammar/constraint.h"
 #include "engine/grammar/text_match.h"
 #include "tests/engine/loop_harness.h"
+#include "tests/engine/scripted_vocabulary.h"
 
 using namespace tensorfold;
 using namespace tensorfold::scripted;
 
 namespace {
 
-constexpr TokenId kFirstLetter = 6;
-
-// Tokens 6..62 are the letters 'G'..DEL, as ScriptedText spells them; 63 spells "ab".
-std::shared_ptr<const grammar::VocabImage> vocabulary() {
-  grammar::VocabSpec spec;
-  spec.bytes.assign(kVocab, "");
-  for (TokenId id = kFirstLetter; id < kVocab - 1; ++id)
-    spec.bytes[static_cast<size_t>(id)] = std::string(1, static_cast<char>('A' + id));
-  spec.bytes[kVocab - 1] = "ab";
-  spec.mask_tokens = kVocab;
-  spec.end_ids = {kEos};
-  spec.think_end_id = kThinkEnd;
-  spec.tool_marker_id = kCallOpen;
-  return *grammar::VocabImage::build(std::move(spec));
-}
-
 std::string text_of(const std::vector<TokenId>& ids, bool thinking) {
-  const auto vocab = vocabulary();
+  const auto vocab = scripted_vocabulary();
   std::string text;
   for (const TokenId id : ids) {
     if (thinking) {
@@ -115,7 +100,7 @@ Job random_job(std::mt19937_64& rng) {
 
 std::shared_ptr<KeepingSink> submit(LoopHarness& h, const Job& job, bool draft,
                                     const Faulty::Fault* fault = nullptr) {
-  static ConstraintService service(vocabulary());
+  static ConstraintService service(scripted_vocabulary());
   const auto made = service.compile(*job.form, job.request.prompt.thinking.enabled);
   BOOST_REQUIRE_MESSAGE(made.ok(), made.status().message());
   auto sink = std::make_shared<KeepingSink>();
@@ -235,7 +220,7 @@ BOOST_AUTO_TEST_CASE(a_dead_end_ends_only_its_request) {
 }
 
 BOOST_AUTO_TEST_CASE(equal_constraints_are_compiled_once) {
-  ConstraintService service(vocabulary());
+  ConstraintService service(scripted_vocabulary());
   const auto form = *forms()[0];
   const auto first = service.compile(form, false);
   const auto again = service.compile(form, true);
@@ -248,7 +233,7 @@ BOOST_AUTO_TEST_CASE(equal_constraints_are_compiled_once) {
   BOOST_TEST(!service.compile(bad, false).ok());
   BOOST_TEST(service.counters().misses == 2U);
   // A cache of nothing keeps the newest alone.
-  ConstraintService small(vocabulary(), 1);
+  ConstraintService small(scripted_vocabulary(), 1);
   for (int i = 0; i < 5; ++i) {
     grammar::ConstraintSpec spec = form;
     spec.text += " # " + std::to_string(i);
@@ -258,7 +243,7 @@ BOOST_AUTO_TEST_CASE(equal_constraints_are_compiled_once) {
 }
 
 BOOST_AUTO_TEST_CASE(threads_that_want_the_same_wait_for_one_compilation) {
-  ConstraintService service(vocabulary());
+  ConstraintService service(scripted_vocabulary());
   const auto form = *forms()[1];
   std::vector<std::thread> threads;
   std::atomic<int> good{0};

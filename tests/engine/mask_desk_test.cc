@@ -8,30 +8,17 @@
 #include "engine/constraint_service.h"
 #include "engine/grammar/constraint.h"
 #include "tests/engine/loop_harness.h"
+#include "tests/engine/scripted_vocabulary.h"
 
 using namespace tensorfold;
 using namespace tensorfold::scripted;
 
 namespace {
 
-constexpr TokenId kFirstLetter = 6;
 constexpr int64_t kSlowWork = 50'000'000;  // units of one mask of a slow form
 
-std::shared_ptr<const grammar::VocabImage> vocabulary() {
-  grammar::VocabSpec spec;
-  spec.bytes.assign(kVocab, "");
-  for (TokenId id = kFirstLetter; id < kVocab - 1; ++id)
-    spec.bytes[static_cast<size_t>(id)] = std::string(1, static_cast<char>('A' + id));
-  spec.bytes[kVocab - 1] = "ab";
-  spec.mask_tokens = kVocab;
-  spec.end_ids = {kEos};
-  spec.think_end_id = kThinkEnd;
-  spec.tool_marker_id = kCallOpen;
-  return *grammar::VocabImage::build(std::move(spec));
-}
-
 std::shared_ptr<const MaskSource> form(const std::string& rules, bool thinking = false) {
-  static ConstraintService service(vocabulary());
+  static ConstraintService service(scripted_vocabulary());
   grammar::ConstraintSpec spec;
   spec.kind = grammar::ConstraintKind::kEbnf;
   spec.text = rules;
@@ -236,7 +223,7 @@ BOOST_AUTO_TEST_CASE(masks_past_their_budget_are_the_same_masks) {
       }
       LoopHarness h(script);
       // A service of their own: nothing is remembered from the round before.
-      ConstraintService service(vocabulary());
+      ConstraintService service(scripted_vocabulary());
       std::vector<Request> requests;
       std::vector<std::shared_ptr<const MaskSource>> masks;
       std::vector<std::shared_ptr<KeepingSink>> sinks;
