@@ -40,7 +40,7 @@ def readiness(checks: Checks) -> None:
     started = [i for i, entry in enumerate(entries) if entry.get("MESSAGE_ID") == MANAGER_STARTED]
     checks.that(ready and started and ready[0] < started[0],
                 f"ready at {ready}, started at {started}")
-    stream = checks.stream(8)
+    stream = checks.endless_stream()  # the line changes once in some seconds
     checks.that(wait_for(lambda: "1 running" in show(checks.machine)["StatusText"], 20),
                 "the status line does not count a running reply")
     stream.leave()

@@ -15,6 +15,7 @@ from machine import Machine
 UNIT = "tensorfoldd.service"
 API = "http://127.0.0.1:8888"
 STREAM_SECONDS = 300
+LONGEST_REPLY = 7000  # tokens; the embedded model's context is 8,192
 WAIT_SECONDS = 90
 KILL_CURL = """for process in /proc/[0-9]*; do
   read -r name <$process/comm && [ "$name" = curl ] && kill "${process#/proc/}"
@@ -136,7 +137,13 @@ class Checks:
 
     def stream(self, seconds: float) -> Stream:
         """A stream that takes about that long, and flows."""
-        tokens = max(40, min(7000, int(self.tokens_per_second * seconds)))
+        return self._flowing(max(40, min(LONGEST_REPLY, int(self.tokens_per_second * seconds))))
+
+    def endless_stream(self) -> Stream:
+        """A stream that runs until the client leaves, as far as the context allows."""
+        return self._flowing(LONGEST_REPLY)
+
+    def _flowing(self, tokens: int) -> Stream:
         out = Stream(self.machine, tokens)
         self.that(out.flows(), f"a stream does not begin: {out.tail()}")
         return out
