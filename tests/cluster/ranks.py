@@ -250,6 +250,15 @@ class Rank:
         return {"descriptors": len(list((proc / "fd").iterdir())),
                 "threads": len(list((proc / "task").iterdir()))}
 
+    def resident(self) -> int:
+        """Bytes of memory of its own."""
+        text = pathlib.Path(f"/proc/{self.pid()}/status").read_text()
+        return int(re.search(r"RssAnon:\s+(\d+) kB", text).group(1)) << 10
+
+    def unfinished(self) -> list[str]:
+        """Files that a write left behind; when it is quiet there are none."""
+        return [str(p) for p in (self.folder / "state").rglob("*.tmp")]
+
     def pid(self) -> int:
         return self.process.pid  # `ip netns exec` becomes the program
 

@@ -6,7 +6,11 @@ usage: rounds.py --daemon PROGRAM --tfctl PROGRAM --rounds N [--divisor N] [--se
 What must hold in every round: a reply that comes to its end has the tokens that the same request
 had before; every other one ends with an error that says so (a 503, an error event, or, when the head
 itself was killed, a broken connection); nothing hangs; the ranks come together again; a survivor keeps
-its process, and holds no more descriptors and threads in the end than in the beginning.
+its process, and holds no more descriptors and threads in the end than in the beginning, and no
+half-written file.
+
+A long run spares the head's process in its first half and the worker's in its second: the memory of
+a survivor must not grow once it is warm.
 
 First the expected replies are made wrong for a moment, which must be noticed.
 """
@@ -21,6 +25,8 @@ from ranks import Rank, World, ask, bodies, check, key_of, pair
 
 CLIENTS = 3
 KINDS = 24  # of requests
+LONG_RUN = 80  # rounds from which on memory is judged
+GROWTH_BYTES = 2 << 20  # of a survivor over the later half of its rounds: the allocator's noise
 
 
 class Load:
@@ -104,14 +110,14 @@ def cut(world: World, seconds: float, whole: bool):
     net.link(True) if whole else net.drop(False)
 
 
-def one_round(world: World, rng: random.Random, load: Load, head: Rank, worker: Rank) -> str:
+def one_round(world: World, rng: random.Random, load: Load, head: Rank, worker: Rank,
+              spared: Rank | None) -> str:
     unit = 5.0 / world.options.divisor  # longer than a silence that is noticed
     rank = rng.choice([head, worker])
-    acts = {
-        "kill": lambda: restarted(load, rank, False),
-        "stop": lambda: restarted(load, rank, True),
-        "freeze": lambda: frozen(rank, unit * rng.choice([0.3, 1.5, 2])),
-    }
+    acts = {"freeze": lambda: frozen(rank, unit * rng.choice([0.3, 1.5, 2]))}
+    if rank is not spared:
+        acts["kill"] = lambda: restarted(load, rank, False)
+        acts["stop"] = lambda: restarted(load, rank, True)
     if world.net.own:
         acts["link"] = lambda: cut(world, unit * rng.choice([0.3, 1.5, 2]), True)
         acts["firewall"] = lambda: cut(world, unit * rng.choice([0.3, 1.5]), False)
@@ -127,6 +133,45 @@ def least(rank: Rank) -> dict:
         looks.append(rank.held())
         time.sleep(0.05)
     return {k: min(one[k] for one in looks) for k in looks[0]}
+
+
+class Held:
+    """What a rank's process holds between rounds; a new process is its own measure."""
+
+    def __init__(self, rank: Rank):
+        self.rank = rank
+        self.begin()
+
+    def begin(self):
+        self.pid, self.first, self.resident = self.rank.pid(), least(self.rank), []
+
+    def look(self):
+        check(not self.rank.unfinished(), f"{self.rank.name} left {self.rank.unfinished()}")
+        if self.rank.pid() != self.pid:
+            self.begin()
+            return
+        now = least(self.rank)
+        check(all(now[k] <= self.first[k] for k in now),
+              f"{self.rank.name} holds {now}, before {self.first}")
+        self.resident.append(self.rank.resident())
+
+    def judge(self):
+        """Over a long life."""
+        print(f"{self.rank.name}: {len(self.resident)} rounds in one process, MiB: "
+              f"{[round(r / 2**20, 1) for r in self.resident[::8]]}")
+        check(not grows(self.resident), f"{self.rank.name}: memory grows: {self.resident}")
+
+
+def grows(resident: list[int]) -> bool:
+    """The least of the last quarter beside the least of the one after the middle."""
+    quarter = len(resident) // 4
+    return min(resident[-quarter:]) > min(resident[2 * quarter:3 * quarter]) + GROWTH_BYTES
+
+
+def check_itself():
+    """A rank that keeps 128 KiB a round is noticed; one that is merely restless is not."""
+    check(grows([(100 << 20) + (i << 17) for i in range(LONG_RUN)]), "a leak was not noticed")
+    check(not grows([(100 << 20) + (i % 7 << 20) for i in range(LONG_RUN)]), "no leak was noticed")
 
 
 def learn(head: Rank) -> dict:
@@ -152,19 +197,24 @@ def planted(head: Rank):
 
 def main(world: World):
     options = world.options
+    check_itself()
     rng = random.Random(options.seed)
     head, worker = pair(world, options.divisor)
     worker.start()
     head.start()
     head.wait_state("ready")
     known = learn(head)
-    held = {"head": (head.pid(), least(head)), "worker": (worker.pid(), least(worker))}
+    held = Held(head), Held(worker)
     planted(head)
     whole = broken = 0
+    long_run = options.rounds >= LONG_RUN
     for number in range(options.rounds):
+        half = 2 * number // options.rounds
+        if long_run and number == (options.rounds + 1) // 2:
+            held[0].judge()
         load = Load(head, known)
         time.sleep(rng.uniform(0.1, 0.5))
-        what = one_round(world, rng, load, head, worker)
+        what = one_round(world, rng, load, head, worker, held[half].rank if long_run else None)
         begin = time.monotonic()
         head.wait_state("ready")
         worker.wait_state("ready")
@@ -174,14 +224,10 @@ def main(world: World):
         whole, broken = whole + load.whole, broken + load.broken
         print(f"round {number + 1}: {what}: together after {seconds:.2f} s; {load.whole} whole, "
               f"{load.broken} broken off")
-        for rank in (head, worker):
-            pid, before = held[rank.name]
-            if rank.pid() != pid:  # a new process is its own measure
-                held[rank.name] = (rank.pid(), least(rank))
-                continue
-            now = least(rank)
-            check(all(now[k] <= before[k] for k in now),
-                  f"{rank.name} holds {now}, before {before}")
+        for one in held:
+            one.look()
+    if long_run:
+        held[1].judge()
     again = learn(head)
     check(again == known, "replies changed")
     check(worker.stop() == 0 and head.stop() == 0, "a rank did not end well")
