@@ -10,6 +10,7 @@
 #include "ctl/remote/ssh.h"
 #include "ctl/verb.h"
 #include "daemon/control/protocol.h"
+#include "engine/base/program.h"
 
 namespace tensorfold::ctl {
 namespace {
@@ -172,7 +173,7 @@ int run_on_host(std::span<const std::string> args, std::ostream& out, std::ostre
   argv.insert(argv.end(), args.begin() + 2, args.end());
   out << std::flush;
   const bool terminal = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
-  const auto ended = remote::run_program(remote::ssh_command(host, argv, terminal));
+  const auto ended = run_program(remote::ssh_command(host, argv, terminal));
   if (!ended.ok()) {
     err << "tfctl: ssh cannot be started: " << ended.status().message() << "\n";
     return kExitFailed;

@@ -8,6 +8,7 @@
 #include "ctl/model/record.h"
 #include "ctl/model/verify.h"
 #include "ctl/remote/ssh.h"
+#include "engine/base/program.h"
 
 namespace tensorfold::models {
 namespace {
@@ -67,10 +68,10 @@ class Sync {
   }
 
   Result<std::string> ask(const std::vector<std::string>& argv, const std::string& step) {
-    remote::Run run;
+    ProgramRun run;
     run.capture = true;
-    TF_ASSIGN_OR_RETURN(const remote::Ended ended,
-                        remote::run_program(remote::ssh_command(o_.host, argv, false), run));
+    TF_ASSIGN_OR_RETURN(const ProgramEnd ended,
+                        run_program(remote::ssh_command(o_.host, argv, false), run));
     if (ended.exit_status == 0) return ended.output;
     if (ended.exit_status == remote::kSshFailed) {
       return unavailable("ssh to " + o_.host + " failed: a login without a password must work");
@@ -109,19 +110,19 @@ class Sync {
     return argv;
   }
 
-  Result<remote::Ended> run_rsync(const std::vector<std::string>& more, bool capture) {
-    remote::Run run;
-    run.feed = true;
+  Result<ProgramEnd> run_rsync(const std::vector<std::string>& more, bool capture) {
+    ProgramRun run;
+    run.from = ProgramRun::Input::kText;
     run.input = list_;
     run.capture = capture;
-    TF_ASSIGN_OR_RETURN(remote::Ended ended, remote::run_program(rsync(more), run));
+    TF_ASSIGN_OR_RETURN(ProgramEnd ended, run_program(rsync(more), run));
     if (ended.exit_status == 0) return ended;
     return unavailable("rsync to " + o_.host + " failed with exit status " +
                        std::to_string(ended.exit_status) + "; what came over stays, run it again");
   }
 
   Status check_there(int64_t free) {
-    TF_ASSIGN_OR_RETURN(const remote::Ended ended, run_rsync({"--dry-run", "--stats"}, true));
+    TF_ASSIGN_OR_RETURN(const ProgramEnd ended, run_rsync({"--dry-run", "--stats"}, true));
     const int64_t bytes = stat_after(ended.output, "Total transferred file size:");
     if (bytes < 0) return data_loss("rsync --stats has another form here");
     progress_.note(o_.host + ": " + size_text(bytes) + " to copy, room for " + size_text(free));
@@ -142,8 +143,8 @@ class Sync {
 
   Result<int> verify_there() {
     const std::vector<std::string> argv = {"tfctl", "model", "verify", o_.there};
-    TF_ASSIGN_OR_RETURN(const remote::Ended ended,
-                        remote::run_program(remote::ssh_command(o_.host, argv, false)));
+    TF_ASSIGN_OR_RETURN(const ProgramEnd ended,
+                        run_program(remote::ssh_command(o_.host, argv, false)));
     if (ended.exit_status == remote::kNotFound) {
       return unavailable(o_.host + ": tfctl is not installed, so nothing was verified there");
     }

@@ -4,19 +4,16 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <spawn.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 
 #include "daemon/preflight/machine.h"
 #include "engine/base/clock.h"
+#include "engine/base/program.h"
 
 extern char** environ;  // NOLINT: what POSIX names it
 
@@ -25,50 +22,6 @@ namespace {
 
 constexpr int64_t kBlockBytes = int64_t{8} << 20;
 constexpr size_t kAlignBytes = 4096;
-
-int64_t now_ms() { return system_clock().monotonic_us() / 1000; }
-
-// Reads until the end, the bound or the deadline; whether the end was seen in time.
-bool read_all(int fd, int64_t deadline_ms, std::string& out) {
-  char block[16 * 1024];
-  for (;;) {
-    pollfd wait{fd, POLLIN, 0};
-    const int64_t left_ms = std::max<int64_t>(0, deadline_ms - now_ms());
-    const int ready = poll(&wait, 1, static_cast<int>(left_ms));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
-    const ssize_t size = ::read(fd, block, sizeof block);
-    if (size <= 0) return size == 0;
-    if (static_cast<int64_t>(out.size()) < kCommandOutputBytesMax) {
-      out.append(block, static_cast<size_t>(size));
-    }
-  }
-}
-
-// Starts the program with its standard output on a pipe; -1 if it is not there.
-pid_t start_program(const std::vector<std::string>& argv, int& output) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return -1;
-  std::vector<char*> arguments;
-  arguments.reserve(argv.size() + 1);
-  for (const std::string& word : argv) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
-  posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-  pid_t pid = -1;
-  const int code = posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  close(ends[1]);
-  if (code != 0) {
-    close(ends[0]);
-    return -1;
-  }
-  output = ends[0];
-  return pid;
-}
 
 class LiveMachine final : public Machine {
  public:
@@ -145,20 +98,14 @@ class LiveMachine final : public Machine {
   }
 
   std::optional<CommandResult> command(const std::vector<std::string>& argv) const override {
-    int output = -1;
-    const pid_t pid = start_program(argv, output);
-    if (pid < 0) return std::nullopt;
-    CommandResult result;
-    const bool ended = read_all(output, now_ms() + kCommandTimeoutMs, result.output);
-    close(output);
-    if (!ended) kill(pid, SIGKILL);
-    int state = 0;
-    while (waitpid(pid, &state, 0) < 0 && errno == EINTR) {
-    }
-    // posix_spawn reports a missing program as 127 on some systems.
-    if (!ended || !WIFEXITED(state) || WEXITSTATUS(state) == 127) return std::nullopt;
-    result.exit_code = WEXITSTATUS(state);
-    return result;
+    ProgramRun run;
+    run.from = ProgramRun::Input::kNothing;
+    run.capture = run.drop_errors = true;
+    run.output_bytes_max = kCommandOutputBytesMax;
+    run.deadline_ms = kCommandTimeoutMs;
+    auto ended = run_program(argv, run);
+    if (!ended.ok() || ended->timed_out) return std::nullopt;
+    return CommandResult{ended->exit_status, std::move(ended->output)};
   }
 };
 

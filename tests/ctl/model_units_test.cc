@@ -11,6 +11,7 @@
 #include "ctl/model/record.h"
 #include "ctl/model/retry.h"
 #include "ctl/remote/ssh.h"
+#include "engine/base/program.h"
 #include "tests/temp_folder.h"
 
 namespace tensorfold::models {
@@ -209,9 +210,9 @@ BOOST_AUTO_TEST_CASE(shell_words_are_what_they_were) {
       command += " " + remote::shell_quote(word);
       wanted += word + '\0';
     }
-    remote::Run run;
+    ProgramRun run;
     run.capture = true;
-    const auto ended = remote::run_program({"sh", "-c", command}, run);
+    const auto ended = run_program({"sh", "-c", command}, run);
     BOOST_REQUIRE(ended.ok());
     BOOST_TEST((ended->output == wanted));
   }
@@ -221,20 +222,6 @@ BOOST_AUTO_TEST_CASE(shell_words_are_what_they_were) {
   for (const char* good : {"spark2", "u@spark2", "10.0.0.2", "u@[fe80::1%eth0]"}) {
     BOOST_TEST(remote::check_host(good).ok(), good);
   }
-}
-
-BOOST_AUTO_TEST_CASE(programs_are_fed_and_heard) {
-  remote::Run run;
-  run.capture = run.feed = true;
-  run.input.assign(3'000'000, 'x');  // more than pipes hold
-  const auto ended = remote::run_program({"cat"}, run);
-  BOOST_REQUIRE(ended.ok());
-  BOOST_TEST((ended->output == run.input));
-  const auto early = remote::run_program({"true"}, run);  // ends without reading
-  BOOST_REQUIRE(early.ok());
-  BOOST_TEST(early->exit_status == 0);
-  BOOST_TEST(remote::run_program({"sh", "-c", "kill -9 $$"}, {})->exit_status == 137);
-  BOOST_TEST(!remote::run_program({"tensorfoldd-no-such-program"}, {}).ok());
 }
 
 }  // namespace
