@@ -15,6 +15,7 @@
 #include "daemon/service/advice.h"
 #include "daemon/service/oom_score.h"
 #include "daemon/service/port_owner.h"
+#include "daemon/service/time_slice.h"
 
 namespace tensorfold {
 namespace {
@@ -192,6 +193,7 @@ int Daemon::run(const EngineFactory& factory) {
     uv_timer_start(
         &tick_, [](uv_timer_t* timer) { static_cast<Daemon*>(timer->data)->on_tick(); }, 0,
         kTickMs);
+    service::take_short_slice();  // the engine's threads have begun: they do not inherit it
     uv_run(&loop_, UV_RUN_DEFAULT);
   }
   tear_down();

@@ -38,6 +38,7 @@ struct ActiveReply {
   bool gone = false;             // the client went away
   bool answered = false;         // an error or the last byte is sent
   std::optional<Status> forced;  // ends with this instead of what the engine says
+  std::string unsent;            // of a stream: made in this turn, written at its end
   Usage usage;                   // of the choices that have ended
   ReplyStats first_stats;        // of the first choice
   FinishReason last_reason = FinishReason::kStop;

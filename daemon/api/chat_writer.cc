@@ -37,7 +37,9 @@ class ChatStream final : public ReplyWriter {
   std::string_view id_prefix() const override { return "chatcmpl-"; }
 
   void begin(const ReplyInfo& info, std::string& out) override {
-    info_ = info;
+    head_ = "data: ";
+    JsonOut head(head_);
+    put_head(head, info, "chat.completion.chunk");
     for (int i = 0; i < look_.choices; ++i) {
       event(out, [&](JsonOut& json) {
         open_choice(json, i);
@@ -129,9 +131,8 @@ class ChatStream final : public ReplyWriter {
  private:
   template <typename Body>
   void event(std::string& out, const Body& body) {
-    out += "data: ";
-    JsonOut json(out);
-    put_head(json, info_, "chat.completion.chunk");
+    out += head_;
+    JsonOut json = JsonOut::continued(out);
     body(json);
     json.close_object();
     out += "\n\n";
@@ -145,7 +146,7 @@ class ChatStream final : public ReplyWriter {
   }
 
   const ChatLook look_;
-  ReplyInfo info_;
+  std::string head_;  // what every event begins with
   Usage total_;
   std::vector<int> calls_;                 // shown, of each choice
   std::vector<std::vector<TokenId>> ids_;  // of each choice

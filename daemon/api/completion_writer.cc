@@ -111,6 +111,9 @@ class CompletionStream final : public CompletionWriter {
 
   void begin(const ReplyInfo& info, std::string& out) override {
     info_ = info;
+    head_ = "data: ";
+    JsonOut head(head_);
+    put_head(head);
     if (look_.echo.empty()) return;
     for (int i = 0; i < look_.choices; ++i) {
       const std::string text = echo_of(i);
@@ -145,9 +148,8 @@ class CompletionStream final : public CompletionWriter {
   }
   void end(std::string& out) override {
     if (look_.include_usage) {
-      out += "data: ";
-      JsonOut json(out);
-      put_head(json);
+      out += head_;
+      JsonOut json = JsonOut::continued(out);
       json.key("choices").open_list().close_list();
       put_usage(json.key("usage"), total_);
       json.close_object();
@@ -166,9 +168,8 @@ class CompletionStream final : public CompletionWriter {
  private:
   template <typename Body>
   void event(std::string& out, const Body& body) {
-    out += "data: ";
-    JsonOut json(out);
-    put_head(json);
+    out += head_;
+    JsonOut json = JsonOut::continued(out);
     body(json);
     if (look_.include_usage) json.key("usage").null();
     json.close_object();
@@ -183,6 +184,8 @@ class CompletionStream final : public CompletionWriter {
     finish.empty() ? json.null() : json.string(finish);
     json.close_object().close_list();
   }
+
+  std::string head_;  // what every event begins with
 };
 
 class CompletionWhole final : public CompletionWriter {

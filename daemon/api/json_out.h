@@ -16,6 +16,12 @@ namespace tensorfold::api {
 class JsonOut {
  public:
   explicit JsonOut(std::string& out) : out_(out) {}
+  // Goes on with an object or list whose first members stand in `out` already.
+  static JsonOut continued(std::string& out) {
+    JsonOut json(out);
+    json.fresh_ = false;
+    return json;
+  }
 
   JsonOut& open_object() { return open('{'); }
   JsonOut& close_object() { return close('}'); }

@@ -1,5 +1,6 @@
 // Replies from the engine's first word to the last byte.
 #include <cstdio>
+#include <utility>
 
 #include "daemon/api/active_reply.h"
 #include "daemon/api/errors.h"
@@ -11,6 +12,7 @@ namespace {
 
 // What SHA-256 gives for no tokens, as far as it is shown.
 constexpr std::string_view kShaOfNothing = "e3b0c44298fc";
+constexpr size_t kUnsentBytesMax = size_t{64} * 1024;  // of a stream, gathered for one write
 
 std::string_view request_id_header(Dialect dialect) {
   return dialect == Dialect::kMessages ? "Request-Id" : "X-Request-Id";
@@ -36,6 +38,7 @@ bool ReplyService::drain(ActiveReply& reply) {
   for (size_t i = 0; i < reply.started; ++i) {
     if (!reply.choices[i].done) drain_choice(reply, i);
   }
+  flush(reply);
   if (!reply.over()) return false;
   if (reply.gone && !reply.answered) {
     ++counters_.cancelled_total;
@@ -88,23 +91,26 @@ void ReplyService::on_accepted(ActiveReply& reply, size_t index, int prompt_toke
   reply.info.cached_tokens = cached;
   reply.info.fingerprint = engine_.model().fingerprint.substr(0, 16);
   if (reply.gone || reply.answered) return;
-  std::string bytes;
-  reply.order.writer->begin(reply.info, bytes);
-  if (!reply.order.stream) return;
   http::Response head;
+  reply.order.writer->begin(reply.info, head.body);
+  if (!reply.order.stream) return;
   head.content_type = "text/event-stream";
   head.headers = {{"Cache-Control", "no-cache"},
                   {"X-Accel-Buffering", "no"},
                   {std::string(request_id_header(reply.order.dialect)), reply.info.id}};
   reply.exchange->begin_stream(std::move(head));
   reply.streaming = true;
-  send(reply, bytes);
+  reply.last_write_us = clock_.monotonic_us();
 }
 
-void ReplyService::send(ActiveReply& reply, const std::string& bytes) {
-  if (bytes.empty() || !reply.streaming) return;
-  reply.exchange->write(bytes);
-  reply.last_write_us = clock_.monotonic_us();
+// One write for all that a turn of the loop made of a stream: a write costs more than making it.
+void ReplyService::flush(ActiveReply& reply) {
+  if (reply.unsent.empty() || !reply.streaming) return;
+  if (!reply.gone && !reply.answered) {
+    reply.exchange->write(reply.unsent);
+    reply.last_write_us = clock_.monotonic_us();
+  }
+  reply.unsent.clear();
 }
 
 void ReplyService::on_progress(ActiveReply& reply, size_t index, int done, int total) {
@@ -112,9 +118,7 @@ void ReplyService::on_progress(ActiveReply& reply, size_t index, int done, int t
   reply.prompt_done = done;
   reply.prompt_total = total;
   if (!reply.streaming || !reply.order.progress) return;
-  std::string bytes;
-  reply.order.writer->progress(done, total, bytes);
-  send(reply, bytes);
+  reply.order.writer->progress(done, total, reply.unsent);
 }
 
 void ReplyService::on_tokens(ActiveReply& reply, size_t index, std::span<const TokenId> ids,
@@ -129,9 +133,9 @@ void ReplyService::on_tokens(ActiveReply& reply, size_t index, std::span<const T
   if (!reply.order.prefill_only) {
     OutputDelta delta = choice.output->feed(ids);
     if (reply.order.hide_calls) delta.tool_calls.clear();
-    std::string bytes;
-    reply.order.writer->piece({static_cast<int>(index), delta, ids, logprobs, token_text_}, bytes);
-    send(reply, bytes);
+    reply.order.writer->piece({static_cast<int>(index), delta, ids, logprobs, token_text_},
+                              reply.unsent);
+    if (reply.unsent.size() > kUnsentBytesMax) flush(reply);
   }
   if (index == 0) start_more(reply);
 }
@@ -164,7 +168,6 @@ void ReplyService::on_finished(ActiveReply& reply, size_t index, const Status& e
 void ReplyService::choice_done(ActiveReply& reply, size_t index, FinishReason reason,
                                const ReplyStats& stats) {
   ChoiceRun& choice = reply.choices[index];
-  std::string bytes;
   ReplyStats shown = stats;
   int stop_index = -1;
   if (reply.order.prefill_only) {
@@ -176,7 +179,7 @@ void ReplyService::choice_done(ActiveReply& reply, size_t index, FinishReason re
     OutputDelta rest = choice.output->finish();
     if (reply.order.hide_calls) rest.tool_calls.clear();
     if (!rest.empty()) {
-      reply.order.writer->piece({static_cast<int>(index), rest, {}, {}, token_text_}, bytes);
+      reply.order.writer->piece({static_cast<int>(index), rest, {}, {}, token_text_}, reply.unsent);
     }
     stop_index = choice.output->stop_index();
     reply.calls += reply.order.hide_calls ? 0 : choice.output->tool_calls();
@@ -184,31 +187,25 @@ void ReplyService::choice_done(ActiveReply& reply, size_t index, FinishReason re
   reply.last_reason = reason;
   const bool last = reply.ended == reply.choices.size();
   reply.order.writer->finish(
-      {static_cast<int>(index), reason, shown, last ? &reply.usage : nullptr, stop_index}, bytes);
+      {static_cast<int>(index), reason, shown, last ? &reply.usage : nullptr, stop_index},
+      reply.unsent);
   metrics_.queue.add(stats.queue_s);
   metrics_.prefill.add(stats.prefill_s);
   metrics_.decode.add(stats.decode_s);
   if (stats.usage.completion_tokens > 1) {
     metrics_.per_token.add(stats.decode_s / (stats.usage.completion_tokens - 1));
   }
-  if (!last) {
-    send(reply, bytes);
-    return start_more(reply);
-  }
-  reply.order.writer->end(bytes);
+  if (!last) return start_more(reply);
+  reply.order.writer->end(reply.unsent);
   reply.answered = true;
   const std::string_view end = finish_name(reason, reply.calls);
   ++(end == "stop" ? metrics_.stops : end == "length" ? metrics_.lengths : metrics_.calls);
   metrics_.whole.add(static_cast<double>(clock_.monotonic_us() - reply.started_us) / 1e6);
   log_end(reply, ok_status());
-  if (reply.streaming) {
-    send(reply, bytes);
-    reply.exchange->end_stream();
-    return;
-  }
+  if (reply.streaming) return reply.exchange->end_stream(std::exchange(reply.unsent, {}));
   http::Response response;
   response.headers = {{std::string(request_id_header(reply.order.dialect)), reply.info.id}};
-  response.body = std::move(bytes);
+  response.body = std::exchange(reply.unsent, {});
   reply.exchange->respond(std::move(response));
 }
 
@@ -227,10 +224,8 @@ void ReplyService::fail(ActiveReply& reply, const Status& status) {
     reply.exchange->respond(std::move(response));
     return;
   }
-  std::string bytes;
-  reply.order.writer->error(http_status(status), status, bytes);
-  send(reply, bytes);
-  reply.exchange->end_stream();
+  reply.order.writer->error(http_status(status), status, reply.unsent);
+  reply.exchange->end_stream(std::exchange(reply.unsent, {}));
 }
 
 void ReplyService::log_end(const ActiveReply& reply, const Status& status) {

@@ -186,11 +186,10 @@ void ReplyService::watch(ActiveReply& reply, int64_t now_us) {
   const int64_t keepalive_us = settings_->keepalive_us;
   if (!reply.streaming || keepalive_us == 0 || now_us - reply.last_write_us < keepalive_us) return;
   if (moved_after_us_ < reply.last_write_us) return;  // not since then, as far as is known
-  std::string bytes;
   const bool filling = reply.first_token_us == 0;
   reply.order.writer->keepalive(filling ? reply.prompt_done : 0, filling ? reply.prompt_total : 0,
-                                bytes);
-  send(reply, bytes);
+                                reply.unsent);
+  flush(reply);
 }
 
 void ReplyService::cancel_all(const Status& why) {

@@ -103,7 +103,7 @@ class ReplyService {
   void fail(ActiveReply& reply, const Status& status);
   void stop_choices(ActiveReply& reply);
   void cancel(ActiveReply& reply);
-  void send(ActiveReply& reply, const std::string& bytes);
+  void flush(ActiveReply& reply);
   void watch(ActiveReply& reply, int64_t now_us);
   void log_end(const ActiveReply& reply, const Status& status);
 

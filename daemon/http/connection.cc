@@ -163,7 +163,9 @@ void Connection::headers_arrived() {
       }
     }
   }
-  if (parser_.has_body() && parser_.expects_continue()) send("HTTP/1.1 100 Continue\r\n\r\n");
+  if (parser_.has_body() && parser_.expects_continue()) {
+    send_chunk("HTTP/1.1 100 Continue\r\n\r\n", "", "");
+  }
 }
 
 void Connection::request_arrived() {

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -73,10 +74,11 @@ class Connection {
   void respond(const Response& response);
   void begin_stream(const Response& head);
   void write_stream(std::string_view bytes);
-  void end_stream();
+  void end_stream(std::string_view last);
 
   void send_error(int status, std::string_view message);
-  void send(std::string bytes);
+  void send(std::span<const std::string_view> parts);
+  void send_chunk(std::string_view head, std::string_view bytes, std::string_view tail);
   void finish_reply();
   void linger();
   std::string head_text(const Response& response, bool stream, size_t body_bytes) const;

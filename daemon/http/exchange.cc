@@ -34,10 +34,10 @@ void ConnectionExchange::write(std::string_view bytes) {
   if (connection_ != nullptr) connection_->write_stream(bytes);
 }
 
-void ConnectionExchange::end_stream() {
+void ConnectionExchange::end_stream(std::string_view last) {
   TF_CHECK_MSG(phase_ == Phase::kStreaming, "end_stream() needs begin_stream()");
   phase_ = Phase::kDone;
-  if (connection_ != nullptr) connection_->end_stream();
+  if (connection_ != nullptr) connection_->end_stream(last);
 }
 
 void ConnectionExchange::abort() {

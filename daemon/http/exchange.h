@@ -23,7 +23,7 @@ class ConnectionExchange final : public Exchange {
   void respond(Response response) override;
   void begin_stream(Response head) override;
   void write(std::string_view bytes) override;
-  void end_stream() override;
+  void end_stream(std::string_view last) override;
   void abort() override;
   bool gone() const override { return connection_ == nullptr; }
   void on_gone(std::function<void()> callback) override { on_gone_ = std::move(callback); }

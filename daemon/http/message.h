@@ -46,6 +46,7 @@ struct Response {
 std::string_view reason_phrase(int status);
 
 // One request being answered, exactly once: respond(), or begin_stream() write()* end_stream().
+// Each of these is one write to the socket, so what is ready at the same time is given together.
 // After the peer has gone every call is a no-op. A handler may answer at once or keep the Exchange
 // and answer later.
 class Exchange {
@@ -55,9 +56,9 @@ class Exchange {
   virtual std::string peer() const = 0;  // "127.0.0.1:51234", or "unix:pid=12,uid=0"
   virtual const PeerCredentials* credentials() const { return nullptr; }  // Unix sockets only
   virtual void respond(Response response) = 0;
-  virtual void begin_stream(Response head) = 0;  // its body is ignored
+  virtual void begin_stream(Response head) = 0;  // its body is what the stream begins with
   virtual void write(std::string_view bytes) = 0;
-  virtual void end_stream() = 0;
+  virtual void end_stream(std::string_view last) = 0;
   virtual void abort() = 0;  // drop the connection: a cut reply must not look like a whole one
   virtual bool gone() const = 0;
   // Called once, from the loop and never from inside another call of this object, when the peer

@@ -1,5 +1,6 @@
 // Connection's writing half: heads, whole replies, streams, backlog, and the polite last close.
-#include <cstdio>
+#include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <memory>
 
@@ -19,11 +20,9 @@ std::string http_date(int64_t unix_us) {
   return std::string(text, n);
 }
 
-void append_hex(std::string& out, size_t value) {
-  char digits[17];
-  const int n = std::snprintf(digits, sizeof digits, "%zx", value);
-  out.append(digits, static_cast<size_t>(n));
-}
+constexpr std::string_view kLineEnd = "\r\n";
+constexpr std::string_view kLastChunk = "0\r\n\r\n";
+constexpr size_t kPartsMax = 5;  // of one write: a head, a chunk's size, its bytes, two ends
 
 bool has_no_body(int status) { return status < 200 || status == 204 || status == 304; }
 
@@ -51,9 +50,10 @@ void Connection::respond(const Response& response) {
   if (state_ == State::kClosed) return;
   release_body();
   if (response.close) close_after_reply_ = true;
-  std::string out = head_text(response, false, response.body.size());
-  if (!head_only_ && !has_no_body(response.status)) out += response.body;
-  send(std::move(out));
+  const std::string head = head_text(response, false, response.body.size());
+  const bool with_body = !head_only_ && !has_no_body(response.status);
+  const std::string_view parts[] = {head, with_body ? std::string_view(response.body) : ""};
+  send(parts);
   finish_reply();
 }
 
@@ -62,22 +62,12 @@ void Connection::begin_stream(const Response& head) {
   release_body();
   chunked_ = exchange_->request().version_minor >= 1;
   if (!chunked_ || head.close) close_after_reply_ = true;
-  send(head_text(head, true, 0));
+  send_chunk(head_text(head, true, 0), head.body, "");
 }
 
 void Connection::write_stream(std::string_view bytes) {
   if (state_ == State::kClosed || broken_ || bytes.empty() || head_only_) return;
-  std::string out;
-  if (chunked_) {
-    out.reserve(bytes.size() + 16);
-    append_hex(out, bytes.size());
-    out += "\r\n";
-    out += bytes;
-    out += "\r\n";
-  } else {
-    out = bytes;
-  }
-  send(std::move(out));
+  send_chunk("", bytes, "");
   if (state_ != State::kClosed &&
       uv_stream_get_write_queue_size(stream()) > server_.limits_.write_backlog_bytes) {
     ++server_.counters_.slow_readers_total;
@@ -85,10 +75,28 @@ void Connection::write_stream(std::string_view bytes) {
   }
 }
 
-void Connection::end_stream() {
+void Connection::end_stream(std::string_view last) {
   if (state_ == State::kClosed) return;
-  if (chunked_ && !head_only_) send("0\r\n\r\n");
+  send_chunk("", last, chunked_ && !head_only_ ? kLastChunk : "");
   finish_reply();
+}
+
+// A piece of a stream with what comes before and behind it, in one write and without a copy.
+void Connection::send_chunk(std::string_view head, std::string_view bytes, std::string_view tail) {
+  char size[24];
+  std::string_view parts[kPartsMax] = {head};
+  size_t count = 1;
+  if (!bytes.empty() && !head_only_) {
+    if (chunked_) {
+      const auto end = std::to_chars(size, size + 16, bytes.size(), 16).ptr;
+      std::copy(kLineEnd.begin(), kLineEnd.end(), end);
+      parts[count++] = {size, static_cast<size_t>(end - size) + kLineEnd.size()};
+    }
+    parts[count++] = bytes;
+    if (chunked_) parts[count++] = kLineEnd;
+  }
+  parts[count++] = tail;
+  send({parts, count});
 }
 
 void Connection::send_error(int status, std::string_view message) {
@@ -106,25 +114,39 @@ void Connection::send_error(int status, std::string_view message) {
   respond(response);
 }
 
-// Writes at once what the socket takes and queues the rest.
-void Connection::send(std::string bytes) {
+// Writes at once what the socket takes; only the rest is copied, and queued.
+void Connection::send(std::span<const std::string_view> parts) {
   if (state_ == State::kClosed || broken_) return;
-  size_t done = 0;
+  uv_buf_t buffers[kPartsMax];
+  unsigned count = 0;
+  size_t done = 0, total = 0;
+  for (const std::string_view part : parts) {
+    if (part.empty()) continue;
+    total += part.size();
+    // libuv's type for reading and writing: a buffer that is written is not changed.
+    buffers[count++] =
+        uv_buf_init(const_cast<char*>(part.data()), static_cast<unsigned>(part.size()));
+  }
+  if (count == 0) return;
   if (uv_stream_get_write_queue_size(stream()) == 0) {
-    uv_buf_t buffer = uv_buf_init(bytes.data(), static_cast<unsigned>(bytes.size()));
-    const int code = uv_try_write(stream(), &buffer, 1);
+    const int code = uv_try_write(stream(), buffers, count);
     if (code < 0 && code != UV_EAGAIN && code != UV_ENOSYS) {
       broken_ = true;
       close();
       return;
     }
     if (code > 0) done = static_cast<size_t>(code);
-    if (done == bytes.size()) return;
+    if (done == total) return;
   }
-  auto* write = new Write{{}, std::move(bytes), this};
+  auto* write = new Write{{}, {}, this};
   write->request.data = write;
-  uv_buf_t rest =
-      uv_buf_init(write->bytes.data() + done, static_cast<unsigned>(write->bytes.size() - done));
+  write->bytes.reserve(total - done);
+  for (unsigned i = 0; i < count; ++i) {
+    const size_t skip = std::min(done, size_t{buffers[i].len});
+    write->bytes.append(buffers[i].base + skip, buffers[i].len - skip);
+    done -= skip;
+  }
+  uv_buf_t rest = uv_buf_init(write->bytes.data(), static_cast<unsigned>(write->bytes.size()));
   if (uv_write(&write->request, stream(), &rest, 1, on_written) != 0) {
     delete write;
     broken_ = true;

@@ -274,41 +274,40 @@ std::string dump_json_compact(const Json& value) {
 void append_json_string(std::string& out, std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
   out += '"';
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
+  size_t plain = 0;  // from here to `i` nothing needs an escape
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte >= 0x20 && byte != '"' && byte != '\\') continue;
+    out.append(text, plain, i - plain);
+    plain = i + 1;
+    out += '\\';
+    switch (byte) {
       case '\b':
-        out += "\\b";
+        out += 'b';
         break;
       case '\f':
-        out += "\\f";
+        out += 'f';
         break;
       case '\n':
-        out += "\\n";
+        out += 'n';
         break;
       case '\r':
-        out += "\\r";
+        out += 'r';
         break;
       case '\t':
-        out += "\\t";
+        out += 't';
         break;
-      default: {
-        const auto byte = static_cast<unsigned char>(c);
-        if (byte < 0x20) {
-          out += "\\u00";
-          out += kHex[byte >> 4];
-          out += kHex[byte & 15];
-        } else {
-          out += c;
-        }
-      }
+      case '"':
+      case '\\':
+        out += static_cast<char>(byte);
+        break;
+      default:
+        out += "u00";
+        out += kHex[byte >> 4];
+        out += kHex[byte & 15];
     }
   }
+  out.append(text, plain, text.size() - plain);
   out += '"';
 }
 

@@ -54,7 +54,7 @@ struct Handler {
       e->write("one");
       e->write("");
       e->write("two");
-      e->end_stream();
+      e->end_stream("");
       return;
     }
     Response response;

@@ -1,7 +1,9 @@
 // Keys, the control socket's file, the port's owner, and log lines.
 #include <arpa/inet.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "daemon/api/api_keys.h"
 #include "daemon/control/socket.h"
@@ -19,6 +22,7 @@
 #include "daemon/service/notifier.h"
 #include "daemon/service/oom_score.h"
 #include "daemon/service/port_owner.h"
+#include "daemon/service/time_slice.h"
 
 using namespace tensorfold;
 
@@ -289,6 +293,22 @@ BOOST_AUTO_TEST_CASE(each_event_has_an_identity_of_its_own) {
   }
   BOOST_TEST(names.size() >= 12u);
   BOOST_TEST(log::message_id_of("no_such_event").empty());
+}
+
+// In a thread of its own, which has a priority that must stay.
+BOOST_AUTO_TEST_CASE(the_loop_asks_for_short_slices_and_keeps_its_priority) {
+  std::thread([] {
+    setpriority(PRIO_PROCESS, 0, 3);
+    const int nice = getpriority(PRIO_PROCESS, 0);
+    if (!service::take_short_slice()) {
+      BOOST_TEST_MESSAGE("this machine refuses sched_setattr");
+      return;
+    }
+    BOOST_TEST(getpriority(PRIO_PROCESS, 0) == nice);
+    uint64_t attr[8] = {};  // the fourth is the slice
+    BOOST_TEST(syscall(SYS_sched_getattr, 0, attr, sizeof attr, 0U) == 0);
+    BOOST_TEST((attr[3] == service::kLoopSliceNs || attr[3] == 0));  // 0: before Linux 6.12
+  }).join();
 }
 
 BOOST_AUTO_TEST_CASE(only_on_a_gb10_the_service_offers_itself_to_the_oom_killer) {
