@@ -13,6 +13,7 @@ ClusterOptions cluster_options_of(const config::Config& config) {
   out.link_port = static_cast<int>(config.cluster_link_port);
   out.head_address = config.cluster_head;
   out.key_file = config.cluster_key_file;
+  out.transport = config.cluster_transport;
   out.timer_divisor = static_cast<int>(config.cluster_timer_divisor);
   return out;
 }

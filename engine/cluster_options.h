@@ -17,6 +17,7 @@ struct ClusterOptions {
   int link_port = 29620;
   std::string head_address;  // workers: the head's link address, numeric
   std::string key_file;      // with the key that all ranks share
+  std::string transport;     // "nccl", "sockets"; else by the device
   int timer_divisor = 1;     // tests: every wait of the link is divided by it
   std::string version;       // that ranks must agree on; empty: this build's
 };

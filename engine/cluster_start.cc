@@ -6,6 +6,7 @@
 
 #include "engine/cache/spill/spill_identity.h"
 #include "engine/cluster/link_key.h"
+#include "engine/cluster_transport.h"
 #include "engine/group/group_runner.h"
 #include "engine/spill_start.h"
 
@@ -107,9 +108,12 @@ Result<std::shared_ptr<ClusterLink>> open_link(const EngineOptions& options, con
                                                std::shared_ptr<LoadedRank> rank, const Clock& clock,
                                                LogSink& log) {
   auto link = std::make_shared<ClusterLink>();
-  link->transport = make_socket_transport();
-  TF_ASSIGN_OR_RETURN(GroupOptions group,
-                      group_options(options, cluster_fingerprint(options, sizes, *rank->model)));
+  link->device = sizes.device;
+  TF_ASSIGN_OR_RETURN(TransportChoice choice, choose_transport(options, *link->device));
+  link->transport = std::move(choice.transport);
+  LinkFields fingerprint = cluster_fingerprint(options, sizes, *rank->model);
+  fingerprint.insert(fingerprint.end(), choice.fingerprint.begin(), choice.fingerprint.end());
+  TF_ASSIGN_OR_RETURN(GroupOptions group, group_options(options, std::move(fingerprint)));
   link->rank = std::move(rank);
   TF_ASSIGN_OR_RETURN(link->former,
                       GroupFormer::create(std::move(group), *link->transport, log, clock));

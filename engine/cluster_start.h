@@ -22,6 +22,7 @@ uint64_t random_process_id();  // not 0
 
 // What an engine of several ranks owns for its life, besides its rank.
 struct ClusterLink {
+  std::shared_ptr<Device> device;
   std::shared_ptr<LoadedRank> rank;
   std::shared_ptr<StopFlag> stop = std::make_shared<StopFlag>();
   std::unique_ptr<Transport> transport;

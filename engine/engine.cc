@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/cluster_start.h"
+#include "engine/cluster_transport.h"
 #include "engine/drafting_start.h"
 #include "engine/engine_core.h"
 #include "engine/rank_load.h"
@@ -74,6 +75,7 @@ Result<EngineParts> load_parts(const EngineOptions& options,
 
 Result<std::unique_ptr<Engine>> Engine::create(EngineOptions options, const Clock& clock,
                                                LogSink& log) {
+  prepare_transport(options, log);
   if (options.cluster.role == ClusterOptions::Role::kWorker)
     return start_worker_engine(std::move(options), clock, log);
   return start_engine(std::move(options), clock, log,

@@ -270,7 +270,11 @@ bool EngineLoop::turn() {
   queue_read();
   admit();
   const bool work = planner_.has_work();
-  if (work) step();
+  if (work) {
+    step();
+  } else if (options_.group != nullptr) {
+    options_.group->idle();
+  }
   publish_gauges();
   return work;
 }

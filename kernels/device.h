@@ -12,12 +12,13 @@
 
 #include "engine/base/status.h"
 #include "kernels/backend.h"
+#include "kernels/exchange_lane.h"
 
 namespace tensorfold {
 
 // Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
 // another version is refused.
-inline constexpr int kDeviceAbiVersion = 2;
+inline constexpr int kDeviceAbiVersion = 3;
 inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
 
 // What a workspace must serve: the largest call of every operation.
@@ -84,6 +85,12 @@ class Device {
   virtual void add(float* y, const float* x, int64_t count, Stream& stream) = 0;
   // Waits for everything queued. An error names the kernel that failed and its shapes; it stays.
   virtual Status synchronise(Stream& stream) = 0;
+
+  // For exchanges between ranks by a library that works on device memory (engine/cluster/nccl).
+  // kUnsupported: host memory will do.
+  virtual Result<std::unique_ptr<ExchangeLane>> make_exchange_lane() {
+    return unsupported("exchanges are made from host memory");
+  }
 };
 
 inline constexpr int64_t kDeviceAlignBytes = 64;

@@ -122,6 +122,8 @@ constexpr Key kKeys[] = {
      "Port of the link, the same on all ranks."},
     {"cluster.key_file", &C::cluster_key_file, "\"\"", 0, 0, "", kRestart,
      "File with the key that all ranks share, mode 0600."},
+    {"cluster.transport", &C::cluster_transport, "\"auto\"", 0, 0, "auto|nccl|sockets", kRestart,
+     "What ranks exchange partial results over; auto: NCCL on GPUs, sockets on CPUs."},
     {"cluster.timer_divisor", &C::cluster_timer_divisor, "1", 1, 100, "", kRestart,
      "Divides every wait of the link; more than 1 is for tests."},
 };

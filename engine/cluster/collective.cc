@@ -22,6 +22,15 @@ Status Collective::all_reduce_sum(std::span<float> data, std::vector<float>& scr
   return ok_status();
 }
 
+Status Collective::broadcast(std::span<std::byte> data, int root) {
+  TF_CHECK(root >= 0 && root < world_size());
+  if (world_size() == 1 || data.empty()) return ok_status();
+  std::vector<std::byte> all(data.size() * static_cast<size_t>(world_size()));
+  TF_RETURN_IF_ERROR(all_gather(data, all));
+  std::memcpy(data.data(), all.data() + data.size() * static_cast<size_t>(root), data.size());
+  return ok_status();
+}
+
 namespace {
 
 class SingleCollective final : public Collective {

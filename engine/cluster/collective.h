@@ -27,6 +27,10 @@ class Collective {
   // order with equal sizes. A failed peer is kUnavailable, never a hang past the deadline.
   virtual Status all_gather(std::span<const std::byte> in, std::span<std::byte> out) = 0;
 
+  // data [n]: becomes rank `root`'s on every rank. In the same order of calls as all_gather, and
+  // with the same errors. Here by way of all_gather; makers know shorter ones.
+  virtual Status broadcast(std::span<std::byte> data, int root);
+
   // data [n] fp32: becomes the sum over ranks, added in rank order: ((r0 + r1) + r2) + ...
   Status all_reduce_sum(std::span<float> data, std::vector<float>& scratch);
 };

@@ -49,16 +49,17 @@ class GuardedCollective final : public Collective {
   Status all_gather(std::span<const std::byte> in, std::span<std::byte> out) override {
     if (health_->broken().requested()) return health_->failure();
     const int64_t start_us = clock_.monotonic_us();
-    const Status status = inner_->all_gather(in, out);
-    if (!status.ok()) {
-      health_->fail(status);
-      return health_->failure();
-    }
+    TF_RETURN_IF_ERROR(judge(inner_->all_gather(in, out)));
     // One writer, the engine thread; readers want no order between the three.
     add(exchanges_, 1);
     add(us_, clock_.monotonic_us() - start_us);
     add(bytes_, static_cast<int64_t>(in.size()));
     return ok_status();
+  }
+  // Not counted: a rank waits in it for the next plan, not for partial results.
+  Status broadcast(std::span<std::byte> data, int root) override {
+    if (health_->broken().requested()) return health_->failure();
+    return judge(inner_->broadcast(data, root));
   }
 
   void fill(LinkCounters& counters) const {
@@ -68,6 +69,11 @@ class GuardedCollective final : public Collective {
   }
 
  private:
+  Status judge(const Status& status) {
+    if (status.ok()) return status;
+    health_->fail(status);
+    return health_->failure();
+  }
   static void add(std::atomic<int64_t>& to, int64_t value) {
     to.store(to.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
   }

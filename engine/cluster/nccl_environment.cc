@@ -7,9 +7,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <system_error>
 
 #include "engine/cluster/link_address.h"
@@ -140,8 +142,10 @@ NcclPlan plan_nccl(const std::map<std::string, std::string>& environment, const 
   if (nvls != environment.end() && !nvls->second.empty() && nvls->second != "0")
     plan.warnings.push_back("NCCL_NVLS_ENABLE=" + nvls->second + " is not supported: set to 0");
   plan.set.emplace_back("NCCL_NVLS_ENABLE", "0");
-  choose("NCCL_SOCKET_IFNAME", "=" + host.interface);
-  choose("NCCL_SOCKET_FAMILY", host.six ? "AF_INET6" : "AF_INET");
+  if (!host.interface.empty()) {
+    choose("NCCL_SOCKET_IFNAME", "=" + host.interface);
+    choose("NCCL_SOCKET_FAMILY", host.six ? "AF_INET6" : "AF_INET");
+  }
   if (user.contains("NCCL_IB_GID_INDEX")) {
     plan.warnings.push_back(
         "NCCL_IB_GID_INDEX=" + user["NCCL_IB_GID_INDEX"] +
@@ -161,6 +165,20 @@ NcclPlan plan_nccl(const std::map<std::string, std::string>& environment, const 
   for (const std::string& conf : host.confs)
     plan.warnings.push_back(conf + " is there, and NCCL reads it too");
   return plan;
+}
+
+std::string nccl_settings(const std::map<std::string, std::string>& environment) {
+  constexpr std::array<std::string_view, 11> kOwn = {
+      "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA",    "NCCL_IB_GID_INDEX",  "NCCL_IB_ADDR_RANGE",
+      "NCCL_DEBUG",         "NCCL_CONF_FILE", "NCCL_DEBUG_FILE",    "NCCL_DEBUG_SUBSYS",
+      "NCCL_TOPO_FILE",     "NCCL_HOSTID",    "NCCL_TOPO_DUMP_FILE"};
+  std::string out;
+  for (const auto& [name, value] : environment) {
+    if (!name.starts_with("NCCL_") || value.empty()) continue;
+    if (std::find(kOwn.begin(), kOwn.end(), name) != kOwn.end()) continue;
+    out += (out.empty() ? "" : " ") + name + "=" + value;
+  }
+  return out;
 }
 
 void apply_nccl(const NcclPlan& plan, LogSink& log) {

@@ -21,7 +21,7 @@ namespace tensorfold {
 
 // The machine's side of the link.
 struct NcclHost {
-  std::string interface;           // that has the link address
+  std::string interface;           // that has the link address; empty: none yet
   bool six = false;                // an IPv6 address
   std::vector<std::string> rdma;   // its RDMA device and that device's twin on the same port
   std::vector<std::string> confs;  // files of settings that NCCL reads by itself
@@ -35,6 +35,10 @@ struct NcclPlan {
 };
 
 NcclPlan plan_nccl(const std::map<std::string, std::string>& environment, const NcclHost& host);
+
+// Of what the user has set, what must be equal on all ranks ("NCCL_ALGO=Ring NCCL_PROTO=Simple"):
+// all but names of a machine's own parts, and what only logs.
+std::string nccl_settings(const std::map<std::string, std::string>& environment);
 
 // `root`: "/" but in tests, where sysfs is a folder of files. kNotFound: no interface has it.
 Result<NcclHost> find_nccl_host(const std::string& link_address, const std::string& root = "/");

@@ -14,8 +14,12 @@
 namespace tensorfold {
 namespace {
 
+constexpr uint64_t kBroadcastBit = uint64_t{1} << 63U;  // of an exchange's number
+
 std::string number_and_size(uint64_t number, uint64_t bytes) {
-  return "exchange " + std::to_string(number) + " of " + std::to_string(bytes) + " bytes";
+  const bool broadcast = (number & kBroadcastBit) != 0;
+  return (broadcast ? "broadcast " : "exchange ") + std::to_string(number & ~kBroadcastBit) +
+         " of " + std::to_string(bytes) + " bytes";
 }
 
 class SocketCollective final : public Collective {
@@ -42,6 +46,21 @@ class SocketCollective final : public Collective {
     return failed_;
   }
 
+  // The root sends to every peer and waits for none; the others read from the root alone.
+  Status broadcast(std::span<std::byte> data, int root) override {
+    TF_CHECK(root >= 0 && root < world_size());
+    TF_CHECK_LE(data.size(), kExchangeBytesMax);
+    TF_RETURN_IF_ERROR(failed_);
+    const bool sends = root == context_.rank;
+    for (Peer& peer : peers_) {
+      const bool meets = sends || static_cast<int>(peer.rank) == root;
+      peer.sent = !sends;
+      peer.received = sends || !meets;
+    }
+    failed_ = run(++number_ | kBroadcastBit, data, [&](const Peer&) { return data; });
+    return failed_;
+  }
+
  private:
   struct Peer {
     size_t rank = 0;
@@ -53,14 +72,22 @@ class SocketCollective final : public Collective {
   };
 
   Status exchange(std::span<const std::byte> in, std::span<std::byte> out) {
-    ++number_;
     const auto own = out.subspan(in.size() * static_cast<size_t>(context_.rank), in.size());
     if (!in.empty() && own.data() != in.data()) std::memmove(own.data(), in.data(), in.size());
-    const std::vector<std::byte> head = encode(ExchangeHead{number_, in.size()});
+    for (Peer& peer : peers_) peer.sent = peer.received = false;
+    return run(++number_, in,
+               [&](const Peer& p) { return out.subspan(in.size() * p.rank, in.size()); });
+  }
+
+  // One exchange: `in` to every peer that was not sent to, `into(peer)` from every one that was not
+  // received from.
+  template <typename Into>
+  Status run(uint64_t number, std::span<const std::byte> in, const Into& into) {
+    const std::vector<std::byte> head = encode(ExchangeHead{number, in.size()});
     for (Peer& peer : peers_) {
       peer.queued = peer.got = 0;
-      peer.begun = peer.sent = peer.received = false;
-      peer.channel->out().put(FrameType::kExchange, head);
+      peer.begun = false;
+      if (!peer.sent) peer.channel->out().put(FrameType::kExchange, head);
     }
     const int64_t start_us = context_.clock->monotonic_us();
     const int64_t deadline_us = start_us + context_.timers.exchange_ms * 1000;
@@ -68,8 +95,7 @@ class SocketCollective final : public Collective {
       bool done = true;
       for (Peer& peer : peers_) {
         if (!peer.sent) TF_RETURN_IF_ERROR(push(peer, in));
-        if (!peer.received)
-          TF_RETURN_IF_ERROR(pull(peer, out.subspan(in.size() * peer.rank, in.size())));
+        if (!peer.received) TF_RETURN_IF_ERROR(pull(peer, number, into(peer)));
         done = done && peer.sent && peer.received;
       }
       if (done) return ok_status();
@@ -96,7 +122,7 @@ class SocketCollective final : public Collective {
   }
 
   // Takes what is there, up to the end of this exchange: what comes behind it is the next one's.
-  Status pull(Peer& peer, std::span<std::byte> into) {
+  Status pull(Peer& peer, uint64_t number, std::span<std::byte> into) {
     for (;;) {
       if (peer.begun && peer.got == into.size()) {
         peer.received = true;
@@ -108,7 +134,7 @@ class SocketCollective final : public Collective {
       if (io == FrameIo::kDamaged) return damaged(peer);
       const FrameHeader& header = peer.channel->in().header();
       if (!peer.begun) {
-        TF_RETURN_IF_ERROR(begin(peer, into.size()));
+        TF_RETURN_IF_ERROR(begin(peer, number, into.size()));
       } else if (header.type != FrameType::kData || header.bytes == 0 ||
                  header.bytes > into.size() - peer.got) {
         return damaged(peer);
@@ -120,7 +146,7 @@ class SocketCollective final : public Collective {
     }
   }
 
-  Status begin(Peer& peer, size_t bytes) {
+  Status begin(Peer& peer, uint64_t number, size_t bytes) {
     const FrameHeader& header = peer.channel->in().header();
     std::array<std::byte, sizeof(ExchangeHead)> payload{};
     if (header.type != FrameType::kExchange || header.bytes != payload.size() ||
@@ -132,13 +158,13 @@ class SocketCollective final : public Collective {
 #ifdef TF_PLANTED_FAULT  // tests: any exchange of this size will do
     const bool same = head->bytes == bytes;
 #else
-    const bool same = head->number == number_ && head->bytes == bytes;
+    const bool same = head->number == number && head->bytes == bytes;
 #endif
     if (!same) {
       return Status(StatusCode::kInternal,
                     "out of step: rank " + std::to_string(peer.rank) + " is at " +
                         number_and_size(head->number, head->bytes) + ", rank " +
-                        std::to_string(context_.rank) + " at " + number_and_size(number_, bytes),
+                        std::to_string(context_.rank) + " at " + number_and_size(number, bytes),
                     {}, "out_of_step");
     }
     peer.begun = true;
@@ -183,7 +209,7 @@ class SocketCollective final : public Collective {
 
   JoinContext context_;
   std::vector<Peer> peers_;
-  uint64_t number_ = 0;
+  uint64_t number_ = 0;  // of the last exchange
   Status failed_;
 };
 

@@ -3,7 +3,8 @@
 // An exchange: every rank sends {its number, its size} and its bytes to every peer, and reads the
 // same from every peer, all at once (non-blocking, one poll over all), so no order of ranks can
 // make a deadlock. A number or size that differs means that ranks are out of step: an error on both
-// that names both, never another exchange's bytes. Owner: the engine thread. Errors are for good.
+// that names both, never another exchange's bytes. A broadcast is an exchange, too, in which one
+// rank sends and the others read. Owner: the engine thread. Errors are for good.
 // Deliberately without an algorithm for many ranks: with 2 to 4 of them, each pair directly is the
 // shortest way.
 #pragma once

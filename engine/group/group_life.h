@@ -31,6 +31,8 @@ class GroupLife {
   virtual Status resume(const StepPlan& closing, const Regained& regained) = 0;
   // A rank that is being stopped and waits for replies to end: why nothing new is begun, or "".
   virtual std::string leaving() const = 0;
+  // A turn without a step: other ranks need not wait for one.
+  virtual void idle() = 0;
   // Nothing runs and nothing waits: a rank that is leaving may go.
   virtual void resting() = 0;
 };

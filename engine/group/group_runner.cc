@@ -28,6 +28,7 @@ GroupRunner::GroupRunner(const GroupRunnerParts& parts, const RankShape& shape, 
 
 GroupRunner::~GroupRunner() {
   if (!group_) return;
+  idle();
   group_->close("the head stops");
   parts_.seat.seat(nullptr);
   parts_.gate.alone();
@@ -64,17 +65,16 @@ Status GroupRunner::run(const StepPlan& plan, std::vector<SampledTokens>& result
     parts_.tier->note_plan(plan);
     parts_.tier->take_orders(order);
   }
-  order.plan = encode_step_plan(commands_of(plan));
-  last_ = encode(order);
+  order.flows = !plan.slices.empty();
   order.plan = encode_step_plan(plan);
-  const std::vector<std::byte> body = encode(order);
-  const Status sent = group_->send(wire(GroupMessage::kStep), body);
+  last_ = encode(order);
+  const Status sent = send_plan(last_, order.flows);
   if (!sent.ok()) {
     // Some workers may have it: then all carry out its commands.
     run_alone(commands_of(plan));
     return let_go(sent);
   }
-  parts_.gate.expect(order_digest(body));
+  parts_.gate.expect(order_digest(last_));
   const Status status = run_here(plan, results);
   if (!parts_.gate.commands_done() || status.reason() == kReasonOutOfStep) clean_ = false;
   if (!status.ok()) return let_go(status);
@@ -82,8 +82,22 @@ Status GroupRunner::run(const StepPlan& plan, std::vector<SampledTokens>& result
   return ok_status();
 }
 
+// The way that the last plan said; `flows`: where workers wait after it.
+Status GroupRunner::send_plan(std::span<const std::byte> body, bool flows) {
+  const bool broadcast = std::exchange(flowing_, flows);
+  return broadcast ? flow_.send(group_->collective(), body)
+                   : group_->send(wire(GroupMessage::kStep), body);
+}
+
+void GroupRunner::idle() {
+  if (!group_ || !flowing_) return;
+  flowing_ = false;
+  (void)flow_.send(group_->collective(), {});  // a failure is the group's: check() finds it
+}
+
 // The group is broken. Its own account of why comes first: an exchange only knows that it ended.
 Status GroupRunner::let_go(const Status& why) {
+  flowing_ = false;
   if (group_) {
     group_->abort(why);
     const Status cause = group_->failure();

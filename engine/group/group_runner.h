@@ -1,6 +1,7 @@
 // GroupRunner: the head's StepRunner where several ranks stand behind it. A plan goes to the
-// workers and is run here; the ranks meet in the model's exchanges, and nothing comes back: results
-// are equal on every rank (StepGate makes sure before anything is built on them).
+// workers (over the link, and by broadcast while work flows: PlanFlow) and is run here; the ranks
+// meet in the model's exchanges, and nothing comes back: results are equal on every rank (StepGate
+// makes sure before anything is built on them).
 //
 // When the group breaks, the runner lets go of it and forms the next one (Forming). What this rank
 // holds stays: if all ranks are the same processes as before and each has carried out the last plan
@@ -12,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "engine/group/forming.h"
 #include "engine/group/group_life.h"
 #include "engine/group/group_tier.h"
+#include "engine/group/plan_flow.h"
 #include "engine/group/rank_report.h"
 #include "engine/group/rank_reset.h"
 #include "engine/group/seat_collective.h"
@@ -54,6 +57,7 @@ class GroupRunner final : public StepRunner, public GroupLife {
   std::optional<Regained> regain(std::string& waits_for) override;
   Status resume(const StepPlan& closing, const Regained& regained) override;
   std::string leaving() const override;
+  void idle() override;
   void resting() override;
 
  private:
@@ -64,6 +68,7 @@ class GroupRunner final : public StepRunner, public GroupLife {
   };
   Status run_here(const StepPlan& plan, std::vector<SampledTokens>& results);
   void run_alone(const StepPlan& plan);
+  Status send_plan(std::span<const std::byte> body, bool flows);
   Status let_go(const Status& why);
   Status take_messages(int rank);
   Status take_message(int rank, const LinkArrival& arrival);
@@ -77,8 +82,10 @@ class GroupRunner final : public StepRunner, public GroupLife {
   const int64_t sync_ms_;
   std::vector<Worker> workers_;  // ranks 1..
   std::unique_ptr<Group> group_;
+  PlanFlow flow_;
+  bool flowing_ = false;         // the workers wait for a broadcast
   uint64_t sequence_ = 0;        // of the last plan
-  std::vector<std::byte> last_;  // its commands, as a StepOrder, for a worker that lacks them
+  std::vector<std::byte> last_;  // its message, for a worker that lacks its commands
   bool clean_ = true;            // this rank carried all of them out
 };
 

@@ -92,6 +92,7 @@ std::vector<std::byte> encode(const StepOrder& order) {
   WireWriter out;
   out.u64(order.sequence);
   out.u8(order.flush ? 1 : 0);
+  out.u8(order.flows ? 1 : 0);
   put_keys(out, order.dropped);
   out.bytes(order.plan);
   return out.out();
@@ -101,8 +102,9 @@ Status decode(std::span<const std::byte> body, StepOrder& order) {
   WireReader in(body);
   if (!in.u64(order.sequence)) return bad("step", "sequence");
   if (!read_flag(in, order.flush)) return bad("step", "flush");
+  if (!read_flag(in, order.flows)) return bad("step", "flows");
   if (!read_keys(in, kDroppedKeysMax, order.dropped)) return bad("step", "dropped");
-  const size_t head = 8 + 1 + 4 + order.dropped.size() * kKeyBytes;
+  const size_t head = 8 + 1 + 1 + 4 + order.dropped.size() * kKeyBytes;
   const auto plan = body.subspan(head);
   order.plan.assign(plan.begin(), plan.end());
   return ok_status();

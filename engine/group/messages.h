@@ -7,7 +7,8 @@
 //   head    kSync    who it is, whether memory is kept; a kCommands before it if a worker is one
 //                    plan behind
 //   worker  kSynced  done; then kNews with all its records on disk, the last marked
-//   head    kStep    one per step; the worker runs it and says nothing unless it has news
+//   head    kStep    one per step; the worker runs it and says nothing unless it has news. While
+//                    work flows the same bodies come by broadcast (plan_flow.h)
 //   worker  kNews    records written, lost, staged
 //   worker  kLeaving it is being stopped and wants replies to end; kStaying: not after all
 //   head    kMayLeave
@@ -58,6 +59,7 @@ struct Sync {
 struct StepOrder {
   uint64_t sequence = 0;           // counts all plans of a head
   bool flush = false;              // forget all records on disk
+  bool flows = false;              // the next one comes by broadcast (plan_flow.h)
   std::vector<RecordKey> dropped;  // staged records that nobody waits for any more
   std::vector<std::byte> plan;     // encode_step_plan()
 };

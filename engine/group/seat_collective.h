@@ -19,6 +19,10 @@ class SeatCollective final : public Collective {
     if (seated_ == nullptr) return unavailable("the ranks are not together", "peer_lost");
     return seated_->all_gather(in, out);
   }
+  Status broadcast(std::span<std::byte> data, int root) override {
+    if (seated_ == nullptr) return unavailable("the ranks are not together", "peer_lost");
+    return seated_->broadcast(data, root);
+  }
 
  private:
   const int rank_, world_size_;

@@ -1,6 +1,7 @@
 // WorkerRank: what a worker does while a group stands: it syncs with the head, then takes plans,
-// runs them and tells what became of its disk's records. Between plans it waits on the link, not in
-// an exchange. When the group ends it keeps weights and memory for the next one.
+// runs them and tells what became of its disk's records. It waits for the next plan in an exchange
+// while the head says that work flows, else on the link. When the group ends it keeps weights and
+// memory for the next one.
 //
 // Owner: the worker's engine thread; leave(), may_leave() and busy() are for any thread.
 #pragma once
@@ -9,11 +10,13 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "engine/base/clock.h"
 #include "engine/base/log_sink.h"
 #include "engine/cluster/group.h"
+#include "engine/group/plan_flow.h"
 #include "engine/group/rank_report.h"
 #include "engine/group/rank_reset.h"
 #include "engine/group/seat_collective.h"
@@ -55,7 +58,8 @@ class WorkerRank {
                       const std::function<void()>& working);
   Status sync(Group& group, const LinkArrival& arrival);
   Status catch_up(const LinkArrival& arrival);
-  Status step(const LinkArrival& arrival);
+  Status flow(Group& group);
+  Status step(std::span<const std::byte> body);
   Status run(const StepOrder& order, const StepPlan& plan);
   Status tell(Group& group);
   void count_open(const StepPlan& plan);
@@ -63,6 +67,8 @@ class WorkerRank {
   const WorkerRankParts parts_;
   const RankShape shape_;
   TierNews news_;
+  PlanFlow flow_;
+  bool flowing_ = false;  // the next plan comes by broadcast
   Hello hello_;
   std::set<SlotId> open_;
   bool synced_ = false;

@@ -127,6 +127,10 @@ class CudaDevice final : public Device {
     return unavailable(name_ + ": " + s.error());
   }
 
+  Result<std::unique_ptr<ExchangeLane>> make_exchange_lane() override {
+    return cuda::make_exchange_lane(index_);
+  }
+
  private:
   int index_;
   std::string name_;

@@ -32,6 +32,7 @@ int64_t markov_step_bytes(const WorkspaceShape& s);
 // Device::keep_rows and Device::add (device_moves.cu).
 void keep_rows(void* data, int64_t row_bytes, const int32_t* source, int rows, CudaStream& stream);
 void add(float* y, const float* x, int64_t count, CudaStream& stream);
+Result<std::unique_ptr<ExchangeLane>> make_exchange_lane(int index);
 // The index-th GPU, or nullptr and why.
 Device* open_gpu(int abi_version, int index, std::string& problem);
 // Why the kernels cannot run on the current device; empty: they can.

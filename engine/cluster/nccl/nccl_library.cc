@@ -1,5 +1,5 @@
 // Loading NCCL. Owner: see the header.
-#include "engine/cluster/nccl/nccl_library.cuh"
+#include "engine/cluster/nccl/nccl_library.h"
 
 #include <dlfcn.h>
 #include <openssl/evp.h>
@@ -51,17 +51,18 @@ Result<std::shared_ptr<const NcclLibrary>> open_nccl() {
     return unavailable("NCCL can't be opened: " + std::string(why != nullptr ? why : wanted));
   }
   auto nccl = std::make_shared<NcclLibrary>();
-  decltype(&ncclGetVersion) get_version = nullptr;
+  NcclGetVersionFn get_version = nullptr;
   const bool all = take(library, "ncclGetVersion", get_version) &&
                    take(library, "ncclGetUniqueId", nccl->get_unique_id) &&
                    take(library, "ncclCommInitRankConfig", nccl->init_rank) &&
                    take(library, "ncclCommGetAsyncError", nccl->async_error) &&
                    take(library, "ncclCommAbort", nccl->abort) &&
                    take(library, "ncclAllGather", nccl->all_gather) &&
+                   take(library, "ncclBroadcast", nccl->broadcast) &&
                    take(library, "ncclGetErrorString", nccl->error_string) &&
                    take(library, "ncclGetLastError", nccl->last_error);
   if (!all) return unsupported(wanted + " lacks a function that is needed: too old");
-  if (get_version(&nccl->version) != ncclSuccess || nccl->version < kNcclVersionLeast)
+  if (get_version(&nccl->version) != kNcclSuccess || nccl->version < kNcclVersionLeast)
     return unsupported(wanted + " is NCCL version code " + std::to_string(nccl->version) +
                        ", at least " + std::to_string(kNcclVersionLeast) + " is needed");
   Dl_info where{};
@@ -74,7 +75,5 @@ Result<std::shared_ptr<const NcclLibrary>> open_nccl() {
                    std::to_string(v % 100) + " sha256:" + sha256_of_file(nccl->path);
   return std::shared_ptr<const NcclLibrary>(std::move(nccl));
 }
-
-std::string nccl_identity(const NcclLibrary& nccl) { return nccl.identity; }
 
 }  // namespace tensorfold

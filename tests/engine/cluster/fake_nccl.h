@@ -1,0 +1,31 @@
+// What the stand-in for NCCL (fake_nccl.cc, a shared library) can be told, found by dlsym under
+// kFakeNcclControl. Threads of one process are its ranks; a queue is where their operations wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace tensorfold::fake_nccl {
+
+struct Control {
+  std::atomic<int> version{22'809};
+  std::atomic<bool> never_made{false};   // communicators stay in progress
+  std::atomic<int> looks_until_made{0};  // of ncclCommGetAsyncError
+  std::atomic<int> async_code{0};        // what it says of all communicators, once made
+  std::atomic<int> refuse_init{0};       // ncclCommInitRankConfig gives it
+  std::atomic<int> config_size{0}, config_version{0}, blocking{-1};  // as they came in
+  std::atomic<unsigned int> config_magic{0};
+  std::atomic<int> made{0}, aborted{0};  // communicators
+  std::atomic<int> all_gathers{0}, broadcasts{0};
+};
+
+// A queue of the stand-in's device: the operations of one rank run when all ranks have queued
+// theirs; `waiting` until then. An abort of the communicator ends the wait.
+struct Queue {
+  std::atomic<bool> waiting{false};
+};
+
+inline constexpr const char* kFakeNcclControl = "fake_nccl_control";
+using ControlFn = Control* (*)();
+
+}  // namespace tensorfold::fake_nccl

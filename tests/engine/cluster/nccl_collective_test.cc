@@ -1,0 +1,295 @@
+// The NCCL transport over a stand-in for the library and for a GPU's lane: what is asked of NCCL
+// and in which order, communicators that are never made, errors that show only later, peers that do
+// not come, aborts from another thread. Nothing here says anything about NCCL itself. With the
+// planted fault nobody watches: an asynchronous error then goes unnoticed.
+#include "engine/cluster/nccl/nccl_collective.h"
+
+#include <dlfcn.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "tests/engine/cluster/fake_nccl.h"
+#include "tests/engine/cluster/link_harness.h"
+
+using namespace tensorfold;
+using namespace tensorfold::link_test;
+using fake_nccl::Control;
+
+namespace {
+
+#ifdef TF_PLANTED_FAULT
+constexpr bool kWatched = false;
+#else
+constexpr bool kWatched = true;
+#endif
+
+// Device memory is host memory; an operation of the stand-in is done when its queue says so.
+class FakeLane final : public ExchangeLane {
+ public:
+  Status begin_thread() override { return ok_status(); }
+  Status reserve(size_t in_bytes, size_t out_bytes) override {
+    for (auto* memory : {&host_in_, &device_in_})
+      if (memory->size() < in_bytes) memory->resize(in_bytes);
+    for (auto* memory : {&host_out_, &device_out_})
+      if (memory->size() < out_bytes) memory->resize(out_bytes);
+    return ok_status();
+  }
+  std::byte* host_in() override { return host_in_.data(); }
+  const std::byte* host_out() const override { return host_out_.data(); }
+  void* device_in() override { return device_in_.data(); }
+  void* device_out() override { return device_out_.data(); }
+  void* queue() override { return &queue_; }
+  Status upload(size_t bytes) override {
+    std::memcpy(device_in_.data(), host_in_.data(), bytes);
+    return ok_status();
+  }
+  Status download(size_t bytes) override {
+    bytes_ = bytes;
+    return ok_status();
+  }
+  Status mark() override { return ok_status(); }
+  Result<bool> passed() override {
+    if (queue_.waiting.load(std::memory_order_acquire)) return false;
+    std::memcpy(host_out_.data(), device_out_.data(), bytes_);
+    return true;
+  }
+
+ private:
+  std::vector<std::byte> host_in_, host_out_, device_in_, device_out_;
+  fake_nccl::Queue queue_;
+  size_t bytes_ = 0;
+};
+
+Result<std::unique_ptr<ExchangeLane>> make_lane() {
+  return std::unique_ptr<ExchangeLane>(std::make_unique<FakeLane>());
+}
+
+struct FakeNccl {
+  FakeNccl() {
+    (void)::setenv("TENSORFOLD_NCCL_LIBRARY", TF_FAKE_NCCL, 1);
+    void* library = ::dlopen(TF_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+    BOOST_REQUIRE(library != nullptr);
+    const auto find =
+        reinterpret_cast<fake_nccl::ControlFn>(::dlsym(library, fake_nccl::kFakeNcclControl));
+    BOOST_REQUIRE(find != nullptr);
+    control = find();
+    control->version = 22'809;
+    control->never_made = false;
+    control->looks_until_made = control->async_code = control->refuse_init = 0;
+  }
+  Control* control = nullptr;
+};
+
+// A rank's way to its collective, without a link.
+struct Joined {
+  std::shared_ptr<GroupHealth> health = std::make_shared<GroupHealth>();
+  Status status;
+  std::unique_ptr<Collective> collective;
+};
+
+struct JoinOptions {
+  int64_t join_ms = kPatienceMs;
+  int64_t exchange_ms = kPatienceMs;
+  const StopFlag* stop = nullptr;
+};
+
+// `here` of `world` ranks join, each on its thread.
+std::vector<Joined> join_ranks(int world, int here, const JoinOptions& options = {}) {
+  auto nccl = open_nccl();
+  BOOST_REQUIRE_MESSAGE(nccl.ok(), nccl.status().message());
+  const auto transport = make_nccl_transport(*nccl, make_lane);
+  const auto invitation = transport->invite();
+  BOOST_REQUIRE(invitation.ok());
+  std::vector<Joined> ranks(static_cast<size_t>(here));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < here; ++r) {
+    threads.emplace_back([&, r] {
+      Joined& rank = ranks[static_cast<size_t>(r)];
+      JoinContext context;
+      context.rank = r;
+      context.world_size = world;
+      context.invitation = *invitation;
+      context.timers.exchange_ms = options.exchange_ms;
+      context.deadline_us = system_clock().monotonic_us() + options.join_ms * 1000;
+      context.stop = options.stop;
+      context.health = rank.health;
+      context.clock = &system_clock();
+      auto joined = transport->join(std::move(context));
+      rank.status = joined.status();
+      if (joined.ok()) rank.collective = std::move(*joined);
+    });
+  }
+  for (auto& t : threads) t.join();
+  return ranks;
+}
+
+template <typename F>
+void on_each(std::vector<Joined>& ranks, F&& f) {
+  std::vector<std::thread> threads;
+  for (Joined& rank : ranks) threads.emplace_back([&f, &rank] { f(rank); });
+  for (auto& t : threads) t.join();
+}
+
+Status gather_one(Collective& collective) {
+  const std::byte in{1};
+  std::vector<std::byte> out(static_cast<size_t>(collective.world_size()));
+  return collective.all_gather(std::span(&in, 1), out);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(the_library_is_checked_before_it_is_used) {
+  FakeNccl fake;
+  const auto nccl = open_nccl();
+  BOOST_REQUIRE(nccl.ok());
+  BOOST_TEST((*nccl)->identity.starts_with("2.28.9 sha256:"), (*nccl)->identity);
+  BOOST_TEST((*nccl)->identity.size() == std::string("2.28.9 sha256:").size() + 64);
+  fake.control->version = kNcclVersionLeast - 1;
+  const Status old = open_nccl().status();
+  BOOST_TEST((old.code() == StatusCode::kUnsupported));
+  BOOST_TEST(old.message().find("21899") != std::string::npos, old.message());
+  (void)::setenv("TENSORFOLD_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
+  const Status gone = open_nccl().status();
+  BOOST_TEST(gone.message().find("/nowhere/libnccl.so.2") != std::string::npos, gone.message());
+}
+
+BOOST_AUTO_TEST_CASE(ranks_gather_and_hear_the_root) {
+  FakeNccl fake;
+  fake.control->looks_until_made = 5;
+  for (const int world : {2, 4}) {
+    auto ranks = join_ranks(world, world);
+    for (Joined& rank : ranks) BOOST_REQUIRE_MESSAGE(rank.status.ok(), rank.status.message());
+    BOOST_TEST(fake.control->config_size == static_cast<int>(sizeof(NcclConfig)));
+    BOOST_TEST(fake.control->config_magic == kNcclConfigMagic);
+    BOOST_TEST(fake.control->config_version == kNcclVersionLeast);
+    BOOST_TEST(fake.control->blocking == 0);
+    std::atomic<int> wrong{0};
+    on_each(ranks, [&](Joined& rank) {
+      Collective& c = *rank.collective;
+      for (uint32_t round = 0; round < 40; ++round) {
+        const size_t bytes = 1 + round * 977 % 5000 + (round == 20 ? 3 * kNcclFirstBytes : 0);
+        const auto own = static_cast<uint32_t>(c.rank()) * 1000 + round;
+        std::vector<std::byte> out(bytes * static_cast<size_t>(world));
+        if (!c.all_gather(pattern(bytes, own), out).ok()) ++wrong;
+        for (uint32_t r = 0; r < static_cast<uint32_t>(world); ++r) {
+          const auto want = pattern(bytes, r * 1000 + round);
+          if (std::memcmp(out.data() + bytes * r, want.data(), bytes) != 0) ++wrong;
+        }
+        const int root = static_cast<int>(round) % world;
+        auto data = pattern(bytes, own);
+        if (!c.broadcast(data, root).ok()) ++wrong;
+        if (data != pattern(bytes, static_cast<uint32_t>(root) * 1000 + round)) ++wrong;
+      }
+    });
+    BOOST_TEST(wrong == 0);
+  }
+  BOOST_TEST(fake.control->made == fake.control->aborted);
+}
+
+BOOST_AUTO_TEST_CASE(a_communicator_that_is_never_made_ends_at_the_deadline_or_the_stop) {
+  FakeNccl fake;
+  fake.control->never_made = true;
+  JoinOptions options;
+  options.join_ms = 30;
+  auto late = join_ranks(2, 2, options);
+  for (Joined& rank : late) {
+    BOOST_TEST((rank.status.code() == StatusCode::kDeadline));
+    BOOST_TEST(rank.status.message().find("communicator") != std::string::npos);
+  }
+  StopFlag stop;
+  options.join_ms = kPatienceMs;
+  options.stop = &stop;
+  std::thread stopper([&] {
+    sleep_ms(20);
+    stop.request();
+  });
+  auto stopped = join_ranks(2, 1, options);
+  stopper.join();
+  BOOST_TEST((stopped[0].status.code() == StatusCode::kCancelled));
+  fake.control->refuse_init = kNcclRemoteError;
+  auto refused = join_ranks(2, 1);
+  BOOST_TEST(refused[0].status.message().find("remote process exited: a detail") !=
+             std::string::npos);
+  BOOST_TEST(fake.control->made == fake.control->aborted);
+}
+
+BOOST_AUTO_TEST_CASE(an_asynchronous_error_breaks_the_group_without_an_exchange) {
+  FakeNccl fake;
+  auto ranks = join_ranks(2, 2);
+  fake.control->async_code = kNcclRemoteError;
+  const int64_t wait_ms = kWatched ? kPatienceMs : 10 * kNcclWatchMs;
+  for (Joined& rank : ranks) {
+    const bool noticed = eventually([&] { return rank.health->broken().requested(); }, wait_ms);
+    BOOST_TEST(noticed == kWatched);
+    if (!noticed) continue;
+    BOOST_TEST(rank.health->failure().reason() == "peer_lost");
+    BOOST_TEST(rank.health->failure().message().find("NCCL: remote process exited") !=
+               std::string::npos);
+    BOOST_TEST(!gather_one(*rank.collective).ok());
+  }
+  if (kWatched) BOOST_TEST(eventually([&] { return fake.control->aborted == fake.control->made; }));
+}
+
+BOOST_AUTO_TEST_CASE(an_exchange_ends_when_another_thread_says_that_the_group_is_broken) {
+  FakeNccl fake;
+  auto ranks = join_ranks(2, 2);
+  const int aborted = fake.control->aborted;
+  Status status;
+  std::thread waits([&] { status = gather_one(*ranks[0].collective); });
+  BOOST_TEST(eventually([&] { return fake.control->all_gathers > 0; }));
+  sleep_ms(20);
+  ranks[0].health->fail(unavailable("rank 1 is silent", "peer_lost"));
+  waits.join();
+  BOOST_TEST(status.message() == "rank 1 is silent");
+  if (kWatched) BOOST_TEST(eventually([&] { return fake.control->aborted > aborted; }));
+  BOOST_TEST(!gather_one(*ranks[0].collective).ok());
+}
+
+BOOST_AUTO_TEST_CASE(an_exchange_that_no_peer_joins_is_slow) {
+  FakeNccl fake;
+  JoinOptions options;
+  options.exchange_ms = 40;
+  auto ranks = join_ranks(2, 2, options);
+  const Status status = gather_one(*ranks[1].collective);
+  BOOST_TEST(status.reason() == "slow");
+  // What may still come belongs to another exchange.
+  BOOST_TEST(gather_one(*ranks[1].collective).reason() == "slow");
+}
+
+BOOST_AUTO_TEST_CASE(a_group_of_the_link_exchanges_over_it_and_ends_with_it) {
+  FakeNccl fake;
+  const auto nccl = open_nccl();
+  BOOST_REQUIRE(nccl.ok());
+  const auto transport = make_nccl_transport(*nccl, make_lane);
+  LineLog log;
+  StopFlag stop;
+  auto head = GroupFormer::create(options_of(0, 2, 0), *transport, log);
+  BOOST_REQUIRE(head.ok());
+  auto worker = GroupFormer::create(options_of(1, 2, (*head)->port()), *transport, log);
+  BOOST_REQUIRE(worker.ok());
+  std::unique_ptr<Group> groups[2];
+  const auto form = [&](GroupFormer& former, std::unique_ptr<Group>& into) {
+    auto made = former.form(stop, [](const FormProgress&) {});
+    if (made.ok()) into = std::move(*made);
+  };
+  std::thread other([&] { form(**worker, groups[1]); });
+  form(**head, groups[0]);
+  other.join();
+  BOOST_REQUIRE((groups[0] && groups[1]));
+  Status statuses[2];
+  std::thread second([&] { statuses[1] = gather_one(groups[1]->collective()); });
+  statuses[0] = gather_one(groups[0]->collective());
+  second.join();
+  BOOST_TEST((statuses[0].ok() && statuses[1].ok()));
+  BOOST_TEST(groups[0]->counters().exchanges == 1);
+  // One side waits in an exchange; the other goes.
+  std::thread waits([&] { statuses[0] = gather_one(groups[0]->collective()); });
+  groups[1]->abort(unavailable("rank 1 gives up", "aborted"));
+  groups[1].reset();
+  waits.join();
+  BOOST_TEST((statuses[0].code() == StatusCode::kUnavailable));
+  BOOST_TEST(!groups[0]->failure().ok());
+}
