@@ -48,16 +48,47 @@ __device__ __forceinline__ const uint4* chunk_words(const Part& part, const Exl3
   return part.words + at * (K * 32);
 }
 
+// 640 threads have 96 registers, 5 bits need more: there the sums are kept where they are to be.
+// On an H200 this instance was measured with registers and stays so.
+template <int K, int RG>
+__device__ constexpr bool sums_in_place() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+  return K == 5 && RG == 1;
+#else
+  return false;
+#endif
+}
+
+// Where this lane's sums of a chunk go.
+template <int RG>
+__device__ __forceinline__ float* chunk_place(float* sums, int chunk, int half, int lane) {
+  return sums + (chunk * 4 * RG + (lane & 3)) * kExl3SumStride + 64 * half + (lane >> 2);
+}
+
 template <int RG>
 __device__ __forceinline__ void store_chunk(const ChunkSums<RG>& out, int chunk, int half, int lane,
                                             float* sums) {
-  float* to = sums + (chunk * 4 * RG + (lane & 3)) * kExl3SumStride + 64 * half + (lane >> 2);
+  float* to = chunk_place<RG>(sums, chunk, half, lane);
 #pragma unroll
   for (int rg = 0; rg < RG; ++rg)
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) to[4 * rg * kExl3SumStride + 16 * i + 8 * h] = out.v[rg][i][h];
+}
+
+// A unit's product, its sums in their place. unit: 2 chunk + half of the outputs.
+template <int K, int RG>
+__device__ __forceinline__ void run_unit(Chunk<K, RG>& work, const uint4* words, int blocks,
+                                         const LaneRows<RG>& in, int unit, int lane, float* sums) {
+  if constexpr (sums_in_place<K, RG>()) {
+    SharedSums<RG> out{chunk_place<RG>(sums, unit >> 1, unit & 1, lane), 4 * kExl3SumStride, {}};
+    work.run(words, blocks, in, lane, out);
+  } else {
+    ChunkSums<RG> out;
+    work.run(words, blocks, in, lane, out);
+    store_chunk<RG>(out, unit >> 1, unit & 1, lane, sums);
+  }
 }
 
 // Four outputs of a row from their sum: rotation, svh, store.
@@ -154,9 +185,7 @@ __global__ void __launch_bounds__(kThreadsMax<K, RG>, 1)
       in.q[rg] = smem + (8 * rg + (lane >> 2)) * layout.stride + begin * 128 + 16 * (lane & 3);
       in.scale[rg] = scale + (4 * rg + (lane & 3)) * plan.cta_blocks + begin;
     }
-    ChunkSums<RG> out;
-    work.run(words, min(plan.chunk_blocks, count - begin), in, lane, out);
-    store_chunk<RG>(out, unit >> 1, unit & 1, lane, sums);
+    run_unit(work, words, min(plan.chunk_blocks, count - begin), in, unit, lane, sums);
   }
   __syncthreads();
   for (int row = warp; row < rows; row += warps) {

@@ -12,6 +12,7 @@ constexpr int kThreads = 256;
 template <int kTN, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     exl3_prefill_kernel(Exl3DenseJob job, int rows, const uint16_t* x) {
+  if constexpr (!prefill_fits(kStages * PrefillStage<kTN>::kBytes)) return;
   extern __shared__ __align__(1024) uint8_t smem[];
   using Stage = PrefillStage<kTN>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

@@ -49,6 +49,15 @@ struct PrefillStage {
   static_assert(kBytes % 1024 == 0);
 };
 
+// Whether the GPU being compiled for has the shared memory of an instance; others stay empty.
+constexpr bool prefill_fits(int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+  return bytes <= 99 * 1024;
+#else
+  return bytes <= 227 * 1024;
+#endif
+}
+
 inline constexpr int kPrefillLoaders = 256;  // threads that fill one matrix's stages
 
 // Keeps a value in its register: the compiler would compute it again in every step.

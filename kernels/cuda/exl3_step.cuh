@@ -142,6 +142,19 @@ template <int RG>
 struct ChunkSums {
   float v[RG][4][2];
   float shift[RG];
+  __device__ __forceinline__ float& at(int rg, int i, int h) { return v[rg][i][h]; }
+};
+
+// The same, where registers are short, in the place in shared memory that they go to in the end:
+// output 8 j of row 4 rg lies at lane[rg * row + 8 j].
+template <int RG>
+struct SharedSums {
+  float* lane;
+  int row;
+  float shift[RG];
+  __device__ __forceinline__ float& at(int rg, int i, int h) {
+    return lane[rg * row + 16 * i + 8 * h];
+  }
 };
 
 // Where a lane finds its rows at the start of a chunk, in shared or global memory. Lane (c, t) with
@@ -165,8 +178,9 @@ struct Chunk {
     b.load(w + K * 32);
   }
 
+  template <typename Sums>
   __device__ __forceinline__ void run(const uint4* w, int count, const LaneRows<RG>& rows, int lane,
-                                      ChunkSums<RG>& out) {
+                                      Sums& out) {
     uint4 xa[RG], xb[RG];
     float2 scale[RG];
 #pragma unroll
@@ -176,7 +190,7 @@ struct Chunk {
       scale[rg] = rows.scale[rg][0];
       out.shift[rg] = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out.v[rg][i][0] = out.v[rg][i][1] = 0;
+      for (int i = 0; i < 4; ++i) out.at(rg, i, 0) = out.at(rg, i, 1) = 0;
     }
 #pragma unroll 1
     for (int block = 0; block < count; ++block) {
@@ -214,7 +228,7 @@ struct Chunk {
           for (int h = 0; h < 2; ++h) {
             const float high = static_cast<float>(acc[rg][i][2 * h]);
             const float both = fmaf(high, 256.0f, static_cast<float>(acc[rg][i][2 * h + 1]));
-            out.v[rg][i][h] = fmaf(s.x, both, out.v[rg][i][h]);
+            out.at(rg, i, h) = fmaf(s.x, both, out.at(rg, i, h));
           }
       }
     }
@@ -223,7 +237,7 @@ struct Chunk {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int h = 0; h < 2; ++h) out.v[rg][i][h] -= out.shift[rg];
+        for (int h = 0; h < 2; ++h) out.at(rg, i, h) -= out.shift[rg];
   }
 };
 

@@ -87,7 +87,7 @@ __device__ void prefetch_first(const MoeDecodeArgs& a, int lane) {
 }
 
 template <bool kEight>
-__global__ void __launch_bounds__(kMoeThreads, 2)
+__global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
     moe_down_kernel(const __grid_constant__ MoeDecodeArgs a) {
   const int lane = threadIdx.x & 31;
   const int h = a.padded_hidden(), inter = a.padded_inter();

@@ -58,7 +58,7 @@ __device__ __forceinline__ void sum_chunks(const MoeDecodeArgs& a, int64_t pair,
 }
 
 template <bool kEight>
-__global__ void __launch_bounds__(kMoeThreads, 2)
+__global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
     moe_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
   const int lane = threadIdx.x & 31;
   const int h = a.padded_hidden(), inter = a.padded_inter();

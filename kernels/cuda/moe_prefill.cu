@@ -17,6 +17,11 @@ namespace {
 constexpr int kGateThreads = 512;
 constexpr int kDownThreads = 256;
 
+template <int TN, int kStages>
+constexpr int gate_bytes() {
+  return kStages * 2 * PrefillStage<TN>::kBytes;
+}
+
 __device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair, int column,
                        int lane, float (&g)[4], float (&u)[4]) {
   const int n = column * 128 + 4 * lane;
@@ -47,6 +52,7 @@ __device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair,
 template <int TN, int kStages>
 __global__ void __launch_bounds__(kGateThreads, 1)
     prefill_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
+  if constexpr (!prefill_fits(gate_bytes<TN, kStages>())) return;
   extern __shared__ __align__(1024) uint8_t smem[];
   __shared__ int32_t pairs[TN];
   using Stage = PrefillStage<TN>;
@@ -89,6 +95,7 @@ __global__ void __launch_bounds__(kGateThreads, 1)
 template <int TN, int kStages>
 __global__ void __launch_bounds__(kDownThreads, 2)
     prefill_down_kernel(const __grid_constant__ MoeDecodeArgs a) {
+  if constexpr (!prefill_fits(gate_bytes<TN, kStages>())) return;
   extern __shared__ __align__(1024) uint8_t smem[];
   __shared__ int32_t pairs[TN];
   using Stage = PrefillStage<TN>;
@@ -186,7 +193,7 @@ cudaError_t run(MoeDecodeArgs& a, int sms, cudaStream_t stream, const char** whe
   const auto at = [where](const char* kernel) {
     if (where != nullptr) *where = kernel;
   };
-  const int gate_bytes = kStages * 2 * PrefillStage<TN>::kBytes;
+  const int bytes = gate_bytes<TN, kStages>();
   const int down_bytes = kStages * PrefillStage<TN>::kBytes;
   static_assert(PrefillStage<TN>::kBytes * kStages >= TN * kPrefillSumStride * 4);
   at("moe_prefill: list and rotation");
@@ -194,10 +201,10 @@ cudaError_t run(MoeDecodeArgs& a, int sms, cudaStream_t stream, const char** whe
   if (error != cudaSuccess) return error;
   at("moe_prefill: gate and up");
   error = cudaFuncSetAttribute(prefill_gate_up_kernel<TN, kStages>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, gate_bytes);
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   prefill_gate_up_kernel<TN, kStages>
-      <<<static_cast<unsigned>(sms), kGateThreads, static_cast<size_t>(gate_bytes), stream>>>(a);
+      <<<static_cast<unsigned>(sms), kGateThreads, static_cast<size_t>(bytes), stream>>>(a);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   at("moe_prefill: down");

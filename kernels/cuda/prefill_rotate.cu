@@ -10,6 +10,13 @@ namespace {
 
 constexpr int kWarps = 8;  // of rotate_kernel
 
+// A GPU of 1,536 threads a multiprocessor: left alone, the compiler spills to fit three blocks.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+#define TF_LIST_BOUNDS __launch_bounds__(kMoeListThreads, 2)
+#else
+#define TF_LIST_BOUNDS __launch_bounds__(kMoeListThreads)
+#endif
+
 // One block of 128 of a row, rotated. rows: of the call.
 __device__ __forceinline__ void rotate_block(const uint16_t* x, int in, const uint16_t* suh,
                                              int block, int lane, int rows, uint16_t* to) {
@@ -33,8 +40,7 @@ __global__ void __launch_bounds__(kWarps * 32) rotate_kernel(Exl3DenseJob job, u
                static_cast<int>(gridDim.y), to + (row * blocks + block) * 128);
 }
 
-__global__ void __launch_bounds__(kMoeListThreads)
-    moe_prefill_prepare_kernel(const __grid_constant__ MoeDecodeArgs a) {
+__global__ void TF_LIST_BOUNDS moe_prefill_prepare_kernel(const __grid_constant__ MoeDecodeArgs a) {
   if (blockIdx.x == 0) return build_moe_list(a);
   constexpr int kListWarps = kMoeListThreads / 32;
   const int lane = threadIdx.x & 31, blocks = a.gate.blocks;
