@@ -9,6 +9,7 @@ left out and said so; with netns in TENSORFOLD_REQUIRE that is a failure.
 import argparse
 import hashlib
 import http.client
+import itertools
 import json
 import os
 import pathlib
@@ -55,53 +56,49 @@ def check(condition, text: str):
 
 
 class Net:
-    """Where ranks live. `own`: each has a namespace and a link that can be cut."""
+    """Where ranks live. `own`: each has a namespace and, to each other one, a link that can be cut."""
 
-    def __init__(self, own: bool, tag: str):
-        self.own, self.tag = own, tag
-        self.addresses = ["10.77.0.1", "10.77.0.2"] if own else ["127.0.0.1", "127.0.0.2"]
+    def __init__(self, own: bool, tag: str, ranks: int = 2):
+        self.own, self.tag, self.ranks = own, tag, ranks
+        self.addresses = [f"10.77.0.{r + 1}" if own else f"127.0.0.{r + 1}" for r in range(ranks)]
 
     def name(self, rank: int) -> str:
         return f"tf{self.tag}r{rank}"
 
-    def device(self, rank: int) -> str:
-        return f"v{self.tag}r{rank}"
+    def device(self, rank: int, other: int) -> str:
+        return f"v{self.tag}r{rank}x{other}"
 
     def command(self, rank: int) -> list[str]:
         return ["ip", "netns", "exec", self.name(rank)] if self.own and rank else []
 
     def make(self):
-        for rank in (0, 1):
+        for rank in range(self.ranks):
             ip("netns", "add", self.name(rank))
             ip("-n", self.name(rank), "link", "set", "lo", "up")
-        ip("link", "add", self.device(0), "netns", self.name(0), "type", "veth", "peer", "name",
-           self.device(1), "netns", self.name(1))
-        for rank in (0, 1):
-            ip("-n", self.name(rank), "addr", "add", self.addresses[rank] + "/24", "dev",
-               self.device(rank))
-            ip("-n", self.name(rank), "link", "set", self.device(rank), "up")
+        for one, two in itertools.combinations(range(self.ranks), 2):
+            ip("link", "add", self.device(one, two), "netns", self.name(one), "type", "veth",
+               "peer", "name", self.device(two, one), "netns", self.name(two))
+            for rank, other in ((one, two), (two, one)):
+                # Of more than two, every rank has one address, and each other one at the end of a
+                # link of its own.
+                address = ([self.addresses[rank] + "/24"] if self.ranks == 2 else
+                           [self.addresses[rank], "peer", self.addresses[other] + "/32"])
+                device = self.device(rank, other)
+                ip("-n", self.name(rank), "addr", "add", *address, "dev", device)
+                ip("-n", self.name(rank), "link", "set", device, "up")
 
     def remove(self):
-        for rank in (0, 1):
+        for rank in range(self.ranks):
             subprocess.run(["ip", "netns", "del", self.name(rank)], stderr=subprocess.DEVNULL,
                            check=False)
 
-    def link(self, up: bool, rank: int = 1):
-        ip("-n", self.name(rank), "link", "set", self.device(rank), "up" if up else "down")
+    def link(self, up: bool, rank: int = 1, other: int = 0):
+        ip("-n", self.name(rank), "link", "set", self.device(rank, other), "up" if up else "down")
 
     def drop(self, on: bool):
         """A firewall: what the head sends to the worker vanishes, without a word."""
         ip("-n", self.name(0), "route", "add" if on else "del", "blackhole",
            self.addresses[1] + "/32")
-
-    def delay(self, ms: int) -> bool:
-        """False: this kernel cannot delay packets."""
-        for rank in (0, 1):
-            command = ["tc", "-n", self.name(rank), "qdisc", "replace", "dev", self.device(rank),
-                       "root", "netem", "delay", f"{ms}ms"]
-            if subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
-                return False
-        return True
 
 
 def ip(*args: str):
@@ -174,7 +171,7 @@ class Rank:
         if rank is not None:
             net = world.net
             text += (f'[cluster]\nrole = "{"worker" if rank else "head"}"\nrank = {rank}\n'
-                     f'world_size = 2\nlink_address = "{net.addresses[rank]}"\n'
+                     f'world_size = {net.ranks}\nlink_address = "{net.addresses[rank]}"\n'
                      f'link_port = {world.port}\nkey_file = "{key or world.key}"\n'
                      f'timer_divisor = {divisor}\n')
             if rank:
@@ -437,12 +434,13 @@ def inside(options, main, net: Net) -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(main, arguments: argparse.ArgumentParser | None = None) -> int:
+def run(main, arguments: argparse.ArgumentParser | None = None, count: int = 2) -> int:
+    """`count`: ranks that there are places for."""
     options = (arguments or parser()).parse_args()
     sys.stdout.reconfigure(line_buffering=True)
     if options.inside:
-        return inside(options, main, Net(True, options.inside))
-    net = Net(True, f"{os.getpid() % 100000}")
+        return inside(options, main, Net(True, options.inside, count))
+    net = Net(True, f"{os.getpid() % 100000}", count)
     try:
         net.make()
     except (Failed, OSError) as error:
@@ -451,7 +449,7 @@ def run(main, arguments: argparse.ArgumentParser | None = None) -> int:
             print(f"FAILED: no network namespaces: {error}")
             return 1
         print(f"no network namespaces ({error}): loopback, and no fault of the link")
-        return inside(options, main, Net(False, ""))
+        return inside(options, main, Net(False, "", count))
     command = ["ip", "netns", "exec", net.name(0), sys.executable, *sys.argv, "--inside", net.tag]
     child = subprocess.Popen(command)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
