@@ -1,6 +1,6 @@
 // tfctl doctor: the preflight checks as a table, or as JSON. Exit status 1 if a check fails.
 //
-// --root takes a recorded machine (ctl/preflight/machine.h) instead of this one.
+// --root takes a recorded machine (daemon/preflight/machine.h) instead of this one.
 #include <algorithm>
 #include <fstream>
 #include <ostream>

@@ -62,6 +62,10 @@ constexpr Option kVerifyOptions[] = {
     {"--model", "NAME", "the model to ask; the first served one"},
     {"--json", "", "print JSON"},
 };
+constexpr Option kLinkProbeOptions[] = {
+    {"--json", "", "print JSON"},
+};
+
 constexpr Option kDoctorOptions[] = {
     {"--peer", "HOST", "also ask the other machine, over ssh"},
     {"--config", "FILE", "settings (/etc/tensorfoldd/tensorfoldd.toml, if it is there)"},
@@ -204,6 +208,15 @@ constexpr Verb kVerbs[] = {
      kVerifyOptions, true, run_verify},
     {"", "doctor", "", "check this machine; exit status 1 if something would fail", kDoctorOptions,
      true, run_doctor},
+    {"link", "probe", "HOST HERE THERE", "measure the path between two addresses, both ways",
+     kLinkProbeOptions, true, run_link_probe},
+    {"link",
+     "answer",
+     "HERE PORT THERE TOKEN",
+     "the other end of a measurement; link probe starts it over ssh",
+     {},
+     true,
+     run_link_answer},
     {"",
      "completion",
      "SHELL",

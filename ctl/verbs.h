@@ -23,6 +23,8 @@ int run_config_check(const Invocation& call);      // config_verbs.cc
 int run_config_show(const Invocation& call);       // config_verbs.cc
 int run_version(const Invocation& call);           // version_verb.cc
 int run_doctor(const Invocation& call);            // doctor_verb.cc
+int run_link_probe(const Invocation& call);        // link_verbs.cc
+int run_link_answer(const Invocation& call);       // link_verbs.cc
 int run_verify(const Invocation& call);            // verify_verb.cc
 int run_completion(const Invocation& call);        // completion_verb.cc
 int run_model_inspect(const Invocation& call);     // model_verbs.cc

@@ -1,10 +1,12 @@
 // argv to exit code.
 #include "daemon/process.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "daemon/daemon.h"
@@ -12,6 +14,7 @@
 #include "daemon/preflight/startup.h"
 #include "daemon/service/advice.h"
 #include "daemon/service/listen_fds.h"
+#include "daemon/service/notifier.h"
 
 namespace tensorfold {
 namespace {
@@ -32,8 +35,20 @@ int check_config(const CommandLine& line) {
 // The cheap checks of the machine; the exit code when it can't do what the settings ask for.
 int preflight_code(const Start& start, LogSink& log) {
   const auto machine = preflight::live_machine();
-  const preflight::StartupFindings found = preflight::check_startup(
-      *machine, preflight::settings_from(start.config, start.line.config_file));
+  // After a boot the GPU's nodes may come later than the service: waited for here, since the
+  // manager gives up after a few starts.
+  service::Notifier manager(system_clock());
+  bool told = false;
+  const preflight::StartupFindings found = preflight::await_startup(
+      *machine, preflight::settings_from(start.config, start.line.config_file),
+      [&](const std::string& missing) {
+        if (!told) log.warning("waiting: " + missing, {{"TF_EVENT", "preflight"}});
+        told = true;
+        manager.status("waiting for the GPU: " + missing);
+        manager.extend_timeout();
+        std::this_thread::sleep_for(std::chrono::milliseconds(preflight::kDeviceLookMs));
+        return true;
+      });
   for (const std::string& warning : found.warnings)
     log.warning(warning, {{"TF_EVENT", "preflight"}});
   if (found.refusal.ok()) return service::kExitOk;

@@ -68,6 +68,21 @@ std::string JournalLog::line(Form form, LogLevel level, std::string_view message
 void JournalLog::write(LogLevel level, std::string_view message,
                        std::initializer_list<LogField> fields) {
   if (level > level_.load(std::memory_order_relaxed)) return;
+  if (level > LogLevel::kWarning) return write_line(level, message, fields);
+  std::string_view event;
+  for (const LogField& field : fields)
+    if (field.name == "TF_EVENT") event = field.value;
+  const StormGuard::Verdict verdict = storms_.admit(event, message);
+  if (!verdict.write) return;
+  if (verdict.left_out == 0) return write_line(level, message, fields);
+  write_line(level,
+             std::string(message) + " (and " + std::to_string(verdict.left_out) +
+                 " more lines of this kind, left out)",
+             fields);
+}
+
+void JournalLog::write_line(LogLevel level, std::string_view message,
+                            std::initializer_list<LogField> fields) const {
   if (form_ != Form::kJournal) {
     const std::string text = line(form_, level, message);
     [[maybe_unused]] const ssize_t written = ::write(fd_, text.data(), text.size());

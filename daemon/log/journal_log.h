@@ -2,12 +2,14 @@
 //   journal   stderr is the journal's stream: sd_journal_sendv with structured fields
 //   prefixed  stderr is a file or pipe: "<6>message", which systemd and loggers understand
 //   plain     stderr is a terminal: "info: message"
-// Prompts and replies are never logged above debug. Any thread may write; one line is one write.
+// Prompts and replies are never logged above debug. A storm of equal warnings is thinned out. Any
+// thread may write; one line is one write.
 #pragma once
 
 #include <atomic>
 #include <string>
 
+#include "daemon/log/storm_guard.h"
 #include "engine/base/log_sink.h"
 
 namespace tensorfold::log {
@@ -21,7 +23,8 @@ Form detect_form(int fd, const char* journal_stream);
 
 class JournalLog final : public LogSink {
  public:
-  explicit JournalLog(Form form, int fd = 2) : form_(form), fd_(fd) {}
+  explicit JournalLog(Form form, int fd = 2, const Clock& clock = system_clock())
+      : form_(form), fd_(fd), storms_(clock) {}
 
   LogLevel level() const { return level_.load(std::memory_order_relaxed); }
   void set_level(LogLevel level) { level_.store(level, std::memory_order_relaxed); }
@@ -32,8 +35,11 @@ class JournalLog final : public LogSink {
   static std::string line(Form form, LogLevel level, std::string_view message);
 
  private:
+  void write_line(LogLevel level, std::string_view message,
+                  std::initializer_list<LogField> fields) const;
   const Form form_;
   const int fd_;
+  StormGuard storms_;
   std::atomic<LogLevel> level_{LogLevel::kInfo};
 };
 

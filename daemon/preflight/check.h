@@ -52,6 +52,9 @@ struct PeerAnswer {
   Json document;
 };
 PeerAnswer ask_peer(const Machine& machine, const std::string& host);
+// The words that run `argv` on the other machine.
+std::vector<std::string> peer_command(const std::string& host,
+                                      const std::vector<std::string>& argv);
 
 struct Context {
   const Machine& machine;

@@ -55,6 +55,8 @@ constexpr Check kChecks[] = {
     {"link", "rdma-ports", "The ranks exchange every layer's sums over RDMA.", check_rdma_ports},
     {"link", "rdma-gids", "RoCE v2 over IPv4 needs a GID by address; indexes move.",
      check_rdma_gids},
+    {"link", "rdma-memory", "What cannot be registered ends the start when the ranks connect.",
+     check_rdma_memory},
     {"link", "mtu", "Different MTUs break large transfers and only those.", check_mtu},
     {"link", "rdma-mtu", "Small RDMA packets cost prefill speed.", check_rdma_mtu},
     {"link", "rails", "One socket is two functions, each with half of the bandwidth.", check_rails},
@@ -78,6 +80,8 @@ constexpr Check kChecks[] = {
     {"peer", "peer-weights", "Ranks must compute with the same weights.", check_peer_weights},
     {"peer", "peer-transfer", "Only large packets show a mismatched MTU on the way.",
      check_peer_transfer},
+    {"peer", "peer-link", "Each side must reach changing ports of the other, with much data.",
+     check_peer_link},
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ Finding check_engram_files(const Context&);
 Finding check_rdma_ports(const Context&);
 Finding check_rdma_gids(const Context&);
 Finding check_mtu(const Context&);
+Finding check_rdma_memory(const Context&);
 Finding check_rdma_mtu(const Context&);
 Finding check_rails(const Context&);
 Finding check_link_apart(const Context&);
@@ -67,5 +68,6 @@ Finding check_peer_mtu(const Context&);
 Finding check_peer_clock(const Context&);
 Finding check_peer_weights(const Context&);
 Finding check_peer_transfer(const Context&);
+Finding check_peer_link(const Context&);
 
 }  // namespace tensorfold::preflight

@@ -1,5 +1,6 @@
 // NVIDIA driver, device nodes, clocks, and who else uses the GPU.
 #include <algorithm>
+#include <cstdlib>
 
 #include "daemon/preflight/checks.h"
 #include "daemon/preflight/facts.h"
@@ -10,8 +11,10 @@ namespace {
 
 constexpr int64_t kDriverLeast = 580;  // the first series with CUDA 13
 constexpr int64_t kBusyPercent = 50;
-constexpr int64_t kSlowClockPercent = 50;                       // of the highest SM clock
-constexpr int64_t kOtherMemoryMib = 2048;                       // of other programs on a Spark
+constexpr int64_t kSlowClockPercent = 50;  // of the highest SM clock
+constexpr int64_t kStuckBusyPercent = 90;  // of a GPU that waits in a loop for its peer...
+constexpr double kStuckWatts = 30;         // ...and works on nothing; a Spark at work takes more
+constexpr int64_t kOtherMemoryMib = 2048;  // of other programs on a Spark
 constexpr int64_t kSlowdownReasons = 0x8 | 0x20 | 0x40 | 0x80;  // HW, SW thermal, HW thermal, brake
 
 bool has_gpu(const Context& context) {
@@ -33,6 +36,17 @@ std::vector<std::string> fields_of(const std::string& row) {
   std::vector<std::string> out = split(row, ',');
   for (std::string& field : out) field = trim(field);
   return out;
+}
+
+// Watts, or nothing.
+std::optional<double> power_draw(const Machine& machine) {
+  const auto result = machine.command(smi("--query-gpu=power.draw"));
+  if (!result || result->exit_code != 0) return std::nullopt;
+  const std::string text = trim(result->output.substr(0, result->output.find('\n')));
+  char* end = nullptr;
+  const double watts = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0') return std::nullopt;
+  return watts;
 }
 
 }  // namespace
@@ -98,6 +112,16 @@ Finding check_gpu_clock(const Context& context) {
       *clock * 100 < *top * kSlowClockPercent) {
     return warn(read + ": busy, and slow without a reason given",
                 "Shut down, take the power supply off for a minute, and start again.");
+  }
+  if (context.spark && busy && *busy >= kStuckBusyPercent) {
+    const auto watts = power_draw(context.machine);
+    if (watts && *watts < kStuckWatts) {
+      return warn(read + " at " + std::to_string(static_cast<int64_t>(*watts)) +
+                      " W: it seems to wait in a loop",
+                  "If replies do not move on, restart the service on both machines, and compare "
+                  "their NCCL libraries (tfctl doctor --peer).",
+                  {"sudo systemctl restart tensorfoldd"});
+    }
   }
   return ok(read);
 }

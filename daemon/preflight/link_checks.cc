@@ -136,6 +136,30 @@ Finding check_rdma_gids(const Context& context) {
   return good.empty() && link_wanted(context) ? fail(read, action) : warn(read, action);
 }
 
+Finding check_rdma_memory(const Context& context) {
+  if (active_ports(context.machine).empty()) return not_applicable("no active RDMA port");
+  std::vector<std::string> good, bad;
+  for (const RdmaPort& port : active_ports(context.machine)) {
+    const auto trial = context.machine.register_memory(port.device);
+    if (!trial) continue;
+    if (trial->refused_bytes > 0) {
+      bad.push_back(
+          concat({port.device, ": ", bytes_text(trial->refused_bytes), ": ", trial->problem}));
+      continue;
+    }
+    good.push_back(port.device + " " + bytes_text(trial->registered_bytes));
+    if (trial->limit_bytes > 0) {
+      good.back() += " (this user may lock " + bytes_text(trial->limit_bytes) + ")";
+    }
+  }
+  if (good.empty() && bad.empty()) return not_applicable("libibverbs is not there to try it");
+  if (bad.empty()) return ok("registered: " + join(good, ", "));
+  return fail("cannot be registered: " + join(bad, "; "),
+              "Boot a kernel that registers memory (see kernel and cma), or with kho=off; if only "
+              "large sizes fail, free memory and look at memlock.",
+              {"grep -i cma /proc/meminfo", "uname -r"});
+}
+
 Finding check_mtu(const Context& context) {
   std::vector<std::string> seen, low, commands;
   for (const RdmaPort& port : active_ports(context.machine)) {

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/preflight/link_probe.h"
+#include "daemon/preflight/rdma_memory.h"
 #include "engine/base/status.h"
 
 namespace tensorfold::preflight {
@@ -62,6 +64,11 @@ class Machine {
   virtual std::optional<bool> clock_synchronized() const = 0;
   virtual int64_t unix_ms() const = 0;
   virtual std::optional<double> read_bytes_per_second(const std::string& file) const = 0;
+  // Registers memory with an RDMA device for a moment; nothing where that cannot be tried.
+  virtual std::optional<RdmaMemory> register_memory(const std::string& device) const = 0;
+  // Measures the path to another machine's address; nothing where that cannot be tried.
+  virtual std::optional<LinkProbe> probe(const std::string& host, const std::string& here,
+                                         const std::string& there) const = 0;
   // Runs a program; nothing if it is not there or did not end in time.
   virtual std::optional<CommandResult> command(const std::vector<std::string>& argv) const = 0;
 
@@ -78,7 +85,10 @@ std::unique_ptr<Machine> live_machine();
 //   disks {"/": {"total_bytes": n, "free_bytes": n}} (the longest prefix counts), environment
 //   ["NAME=value"], interfaces [{"name", "address", "prefix"}], page_bytes, clock_synchronized,
 //   unix_ms, read_bytes_per_second {"file": rate}, commands [{"argv": "nvidia-smi ...",
-//   "exit_code": n, "output": "..."}].
+//   "exit_code": n, "output": "..."}], registered_memory {"rocep1s0f0": {"registered_bytes": n,
+//   "refused_bytes": n, "problem": "...", "limit_bytes": n}}, link_probes [{"here": "...",
+//   "there": "...", "problem": "...", "reached_here": b, "reached_there": b, "out": rate, "in":
+//   rate}].
 Result<std::unique_ptr<Machine>> recorded_machine(const std::string& folder);
 
 }  // namespace tensorfold::preflight

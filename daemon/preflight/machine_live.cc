@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "daemon/preflight/check.h"
 #include "daemon/preflight/machine.h"
 #include "engine/base/clock.h"
 #include "engine/base/program.h"
@@ -95,6 +96,15 @@ class LiveMachine final : public Machine {
     close(fd);
     if (bytes == 0 || spent_us <= 0) return std::nullopt;
     return static_cast<double>(bytes) * 1e6 / static_cast<double>(spent_us);
+  }
+
+  std::optional<RdmaMemory> register_memory(const std::string& device) const override {
+    return register_rdma_memory(device);
+  }
+
+  std::optional<LinkProbe> probe(const std::string& host, const std::string& here,
+                                 const std::string& there) const override {
+    return probe_link(here, there, peer_command(host, {"tfctl"}));
   }
 
   std::optional<CommandResult> command(const std::vector<std::string>& argv) const override {

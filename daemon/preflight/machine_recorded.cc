@@ -27,6 +27,16 @@ const Json::Array& array_of(const Json& object, std::string_view key) {
   return value != nullptr && value->is_array() ? value->as_array() : kEmpty;
 }
 
+bool bool_of(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value != nullptr && value->is_bool() && value->as_bool();
+}
+
+double real_of(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value != nullptr && value->is_number() ? value->as_double() : 0;
+}
+
 class RecordedMachine final : public Machine {
  public:
   RecordedMachine(const std::string& folder, Json facts)
@@ -76,6 +86,24 @@ class RecordedMachine final : public Machine {
     const Json* rate = rates == nullptr ? nullptr : rates->find(file);
     if (rate == nullptr || !rate->is_number()) return std::nullopt;
     return rate->as_double();
+  }
+
+  std::optional<RdmaMemory> register_memory(const std::string& device) const override {
+    const Json* all = facts_.find("registered_memory");
+    const Json* one = all == nullptr ? nullptr : all->find(device);
+    if (one == nullptr) return std::nullopt;
+    return RdmaMemory{int_of(*one, "registered_bytes", 0), int_of(*one, "refused_bytes", 0),
+                      text_of(*one, "problem"), int_of(*one, "limit_bytes", 0)};
+  }
+
+  std::optional<LinkProbe> probe(const std::string& /*host*/, const std::string& here,
+                                 const std::string& there) const override {
+    for (const Json& one : array_of(facts_, "link_probes")) {
+      if (text_of(one, "here") != here || text_of(one, "there") != there) continue;
+      return LinkProbe{text_of(one, "problem"), bool_of(one, "reached_here"),
+                       bool_of(one, "reached_there"), real_of(one, "out"), real_of(one, "in")};
+    }
+    return std::nullopt;
   }
 
   std::optional<CommandResult> command(const std::vector<std::string>& argv) const override {

@@ -1,5 +1,7 @@
 // The other machine, over ssh: its own `tfctl doctor --json` tells what to compare. What only the
 // running cluster can measure is not applicable here.
+#include <algorithm>
+
 #include "daemon/preflight/checks.h"
 #include "daemon/preflight/facts.h"
 #include "daemon/preflight/text.h"
@@ -30,13 +32,20 @@ Finding compare(const Context& context, std::string_view name, const std::string
 
 }  // namespace
 
+std::vector<std::string> peer_command(const std::string& host,
+                                      const std::vector<std::string>& argv) {
+  std::vector<std::string> out = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
+                                  "--",  host};
+  out.insert(out.end(), argv.begin(), argv.end());
+  return out;
+}
+
 PeerAnswer ask_peer(const Machine& machine, const std::string& host) {
   PeerAnswer out;
   if (host.empty()) return out;
   out.asked = true;
   out.sent_ms = machine.unix_ms();
-  const auto result = machine.command({"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--",
-                                       host, "tfctl", "doctor", "--json"});
+  const auto result = machine.command(peer_command(host, {"tfctl", "doctor", "--json"}));
   out.received_ms = machine.unix_ms();
   if (!result) {
     out.problem = "ssh is not there or did not end in time";
@@ -193,6 +202,50 @@ Finding check_peer_transfer(const Context& context) {
   return fail("no answer from " + join(lost, ", "),
               "Set MTU 9000 on both ends, and let a firewall pass everything on the link.",
               {"ip -br link", "sudo ufw status"});
+}
+
+namespace {
+
+// A tenth of what the interface is rated for: one connection does not fill a fast link.
+double least_rate(const Machine& machine, const std::string& netdev) {
+  constexpr double kBytesPerMegabit = 1e6 / 8;
+  constexpr double kShareLeast = 0.1;
+  const auto megabits = to_int(machine.line("/sys/class/net/" + netdev + "/speed"));
+  return megabits && *megabits > 0 ? static_cast<double>(*megabits) * kBytesPerMegabit * kShareLeast
+                                   : 0;
+}
+
+std::string rate_text(double bytes_per_second) {
+  return bytes_text(static_cast<int64_t>(bytes_per_second)) + "/s";
+}
+
+}  // namespace
+
+Finding check_peer_link(const Context& context) {
+  if (!context.peer.asked) return not_applicable("no --peer is given");
+  std::vector<std::string> seen, slow;
+  for (const auto& [here, there] : pairs_of(context)) {
+    const auto probe = context.machine.probe(context.settings.peer, here.address, there.address);
+    if (!probe) return not_applicable("nothing was measured");
+    if (!probe->problem.empty()) {
+      const std::string where = probe->reached_here ? "the other machine" : "this machine";
+      return fail(concat({here.address, " and ", there.address, ": ", probe->problem}),
+                  "Allow everything on the link on both machines: a connection to " + where +
+                      " or its data does not get through.",
+                  {"sudo ufw allow in on " + here.netdev, "ip -br link"});
+    }
+    seen.push_back(concat({there.address, " ", rate_text(probe->out_bytes_per_second), " out, ",
+                           rate_text(probe->in_bytes_per_second), " in"}));
+    const double least = least_rate(context.machine, here.netdev);
+    if (std::min(probe->out_bytes_per_second, probe->in_bytes_per_second) < least) {
+      slow.push_back(concat({here.netdev, " below ", rate_text(least)}));
+    }
+  }
+  if (seen.empty()) return not_applicable("no subnet of the link is on both machines");
+  if (slow.empty()) return ok(join(seen, ", "));
+  return warn(join(seen, ", ") + ": " + join(slow, ", "),
+              "Look for other traffic on the link, for errors of the cable and at its speed.",
+              {"ip -s link", "ethtool " + slow.front().substr(0, slow.front().find(' '))});
 }
 
 }  // namespace tensorfold::preflight

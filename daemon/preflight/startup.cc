@@ -36,6 +36,7 @@ constexpr StartCheck kStartChecks[] = {
     {"disk-kind", OnFail::kWarn},
     {"rdma-ports", OnFail::kWarn},
     {"rdma-gids", OnFail::kWarn},
+    {"rdma-memory", OnFail::kRefuseInCluster},
     {"mtu", OnFail::kWarn},
     {"rails", OnFail::kWarn},
     {"link-apart", OnFail::kWarn},
@@ -54,8 +55,12 @@ Status refusal_of(const Context& context, OnFail on_fail, const std::string& lin
       if (gpu && settings.role != "single") return invalid_argument(line);
       break;
     case OnFail::kRefuseWithGpu:
-      // The driver and its nodes may come a moment after the boot.
-      if (settings.device.rfind("cuda", 0) == 0) return unavailable(line);
+      // The driver and its nodes may come a moment after the boot. On a Spark a model of a folder
+      // never falls back to the CPU.
+      if (settings.device.rfind("cuda", 0) == 0 ||
+          (gpu && context.spark && !settings.model_path.empty())) {
+        return unavailable(line);
+      }
       break;
     case OnFail::kRefuseForMemory:
       if (gpu && context.spark) return unavailable(line);
@@ -91,9 +96,21 @@ StartupFindings check_startup(const Machine& machine, const Settings& settings) 
         "preflight " + std::string(check.name) + ": " + finding.read + ". " + finding.action;
     if (finding.verdict == Verdict::kFail && out.refusal.ok()) {
       out.refusal = refusal_of(context, it->on_fail, line);
+      out.may_appear = !out.refusal.ok() && it->on_fail == OnFail::kRefuseWithGpu;
       if (!out.refusal.ok()) continue;
     }
     out.warnings.push_back(line);
+  }
+  return out;
+}
+
+StartupFindings await_startup(const Machine& machine, const Settings& settings,
+                              const std::function<bool(const std::string&)>& pause) {
+  StartupFindings out = check_startup(machine, settings);
+  for (int64_t waited_ms = 0; out.may_appear && waited_ms < kDeviceWaitMs;
+       waited_ms += kDeviceLookMs) {
+    if (!pause(out.refusal.message())) break;
+    out = check_startup(machine, settings);
   }
   return out;
 }
