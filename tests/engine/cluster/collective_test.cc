@@ -2,6 +2,7 @@
 // within the deadline, on every rank and for good.
 #include "engine/cluster/collective.h"
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
@@ -89,6 +90,19 @@ BOOST_AUTO_TEST_CASE(gathers_by_rank) {
       }
     }
   });
+}
+
+BOOST_AUTO_TEST_CASE(broadcasts_by_way_of_a_gather) {
+  auto ranks = make_thread_collectives(3, 10000);
+  std::atomic<int> wrong{0};
+  on_ranks(ranks, [&](Collective& c) {
+    for (int root = 0; root < 3; ++root) {
+      std::vector<std::byte> data(100, static_cast<std::byte>(10 + c.rank()));
+      if (!c.broadcast(data, root).ok()) ++wrong;
+      if (data != std::vector<std::byte>(100, static_cast<std::byte>(10 + root))) ++wrong;
+    }
+  });
+  BOOST_TEST(wrong == 0);
 }
 
 BOOST_AUTO_TEST_CASE(absent_peer_is_unavailable_within_the_deadline_and_stays_so) {

@@ -94,6 +94,58 @@ BOOST_AUTO_TEST_CASE(exchanges_of_every_size_and_number_of_ranks) {
   }
 }
 
+// Every rank as the root, of every size, between exchanges; the root may run ahead.
+BOOST_AUTO_TEST_CASE(broadcasts_of_every_size_from_every_rank) {
+  for (const int world : {2, 4}) {
+    Ranks ranks(world);
+    ranks.form();
+    std::atomic<int> good{0};
+    on_ranks(ranks, [&](Group& group) {
+      Collective& c = group.collective();
+      uint32_t round = 0;
+      for (const size_t bytes :
+           {size_t{0}, size_t{1}, size_t{4096}, kFrameBytesMax + 1, size_t{3'000'001}}) {
+        for (int root = 0; root < world; ++root, ++round) {
+          auto data = pattern(bytes, round * 100 + static_cast<uint32_t>(group.rank()));
+          if (!c.broadcast(data, root).ok()) return;
+          if (data != pattern(bytes, round * 100 + static_cast<uint32_t>(root))) return;
+          if (round % 3 == 0 && !gather_words(c, {round, 0}).ok()) return;
+        }
+      }
+      ++good;
+    });
+    BOOST_TEST(good == world);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_broadcast_that_meets_an_exchange_is_out_of_step) {
+  Ranks ranks(2);
+  ranks.form();
+  Status statuses[2];
+  on_ranks(ranks, [&](Group& group) {
+    std::vector<std::byte> data(64), all(128);
+    statuses[group.rank()] = group.rank() == 0 ? group.collective().all_gather(data, all)
+                                               : group.collective().broadcast(data, 0);
+  });
+  BOOST_TEST(statuses[1].message().find("broadcast 1 of 64 bytes") != std::string::npos,
+             statuses[1].message());
+  BOOST_TEST(!statuses[0].ok());
+}
+
+BOOST_AUTO_TEST_CASE(who_waits_for_a_broadcast_hears_of_the_roots_end) {
+  Ranks ranks(2);
+  ranks.form();
+  Status status;
+  std::thread waits([&] {
+    std::vector<std::byte> data(64);
+    status = ranks[1].group->collective().broadcast(data, 0);
+  });
+  sleep_ms(50);
+  ranks[0].group.reset();
+  waits.join();
+  BOOST_TEST((status.code() == StatusCode::kUnavailable));
+}
+
 // Sums equal those of ranks in one process to the bit: the same contract as every Collective.
 BOOST_AUTO_TEST_CASE(sums_equal_those_of_thread_ranks_to_the_bit) {
   constexpr size_t kValues = 5120;

@@ -115,3 +115,18 @@ BOOST_AUTO_TEST_CASE(the_interface_is_found_by_address_and_the_plan_applied) {
   BOOST_TEST(std::string(std::getenv("NCCL_NVLS_ENABLE")) == "0");
   BOOST_TEST(std::string(std::getenv("NCCL_SOCKET_IFNAME")) == "=lo");
 }
+
+BOOST_AUTO_TEST_CASE(what_ranks_must_agree_on_is_without_a_machines_own_names) {
+  BOOST_TEST(nccl_settings({{"NCCL_PROTO", "Simple"},
+                            {"NCCL_ALGO", "Ring"},
+                            {"NCCL_BUFFSIZE", ""},
+                            {"NCCL_IB_HCA", "=mlx5_0"},
+                            {"NCCL_DEBUG", "INFO"},
+                            {"HOME", "/root"}}) == "NCCL_ALGO=Ring NCCL_PROTO=Simple");
+}
+
+BOOST_AUTO_TEST_CASE(without_the_address_only_multicast_is_settled) {
+  const NcclPlan plan = plan_nccl({}, NcclHost{});
+  BOOST_TEST(value_of(plan, "NCCL_NVLS_ENABLE") == "0");
+  BOOST_TEST(plan.set.size() == 1U);
+}
