@@ -47,14 +47,15 @@ def upgrade(checks: Checks) -> None:
     """Running replies are not cut, settings that were changed stay, a restart takes the new one."""
     machine = checks.machine
     checks.settings(OURS)
+    checks.drop_in("[Service]\nWatchdogSec=10min\n")  # the engine stands still meanwhile
     checks.restart()
-    checks.measure()
-    pid, stream = main_pid(machine), checks.stream(15)
+    pid, (stream, held) = main_pid(machine), checks.held_stream()
     done = machine.run("apt-get", "install", "-y", "-o", "Dpkg::Options::=--force-confold", NEXT)
     checks.that(done.returncode == 0 and "Unpacking tensorfoldd" in done.stdout,
                 f"the upgrade: {done.stdout[-1500:]}")
     checks.that("systemctl restart tensorfoldd" in done.stdout, "the upgrade does not say what to do")
-    checks.that(stream.running(), "the stream was over before the upgrade was")
+    checks.that(stream.running(), "the upgrade ended the stream")
+    held.release()
     checks.that(main_pid(machine) == pid, "the upgrade restarted the service")
     checks.that(stream.whole(), f"the upgrade cut a reply: {stream.tail()}")
     settings = machine.path("/etc/tensorfoldd/tensorfoldd.toml")
@@ -62,6 +63,7 @@ def upgrade(checks: Checks) -> None:
     theirs = settings.with_name(settings.name + ".dpkg-dist")
     checks.that(theirs.exists() and "The next version's" in theirs.read_text(),
                 "the new default is not beside the changed settings")
+    checks.drop_in("")
     done = checks.systemctl("reload", UNIT)
     checks.that(done.returncode == 0, f"the new tfctl and the running daemon: {done.stdout}")
     checks.systemctl("restart", UNIT)
@@ -69,11 +71,17 @@ def upgrade(checks: Checks) -> None:
 
 
 def purge(checks: Checks) -> None:
-    """Removal stops it and keeps what is somebody's; a purge keeps the models alone, and says so."""
+    """Removal stops it and keeps what is somebody's; a purge keeps models and images, and says so."""
     machine = checks.machine
-    model = machine.path("/var/lib/tensorfoldd/models/flash/model-00001.safetensors")
-    model.parent.mkdir(parents=True)
-    model.write_text("weights")
+    # Where tfctl model fetch and prepare put them, and a place of somebody's own.
+    models = [machine.path(f"/var/lib/tensorfoldd/{name}/x.safetensors")
+              for name in ("models/flash", "model", "prepared")]
+    for model in models:
+        model.parent.mkdir(parents=True)
+        model.write_text("weights")
+    spill = machine.path("/var/lib/tensorfoldd/spill/x")
+    spill.parent.mkdir(parents=True, exist_ok=True)
+    spill.write_text("x")
     # Everything that may run: the service under its socket, and a second instance.
     checks.systemctl("stop", UNIT)
     checks.settings('[http]\nlisten = "127.0.0.1:8899"\n' + ASIDE, "two")
@@ -89,11 +97,12 @@ def purge(checks: Checks) -> None:
     checks.that("kept" not in done.stdout, "remove speaks of kept models")
     done = machine.run("apt-get", "purge", "-y", "tensorfoldd")
     checks.that(done.returncode == 0, f"purge: {done.stdout[-1000:]}")
-    checks.that("Models in /var/lib/tensorfoldd/models are kept" in done.stdout,
+    checks.that("Models and other files in /var/lib/tensorfoldd are kept" in done.stdout,
                 f"purge does not say that models are kept: {done.stdout[-500:]}")
-    checks.that(model.read_text() == "weights", "purge took a model")
+    for model in models:
+        checks.that(model.exists() and model.read_text() == "weights", f"purge took {model}")
     left = sorted(path.name for path in machine.path("/var/lib/tensorfoldd").iterdir())
-    checks.that(left == ["models"], f"purge leaves in /var/lib/tensorfoldd: {left}")
+    checks.that(left == ["model", "models", "prepared"], f"purge leaves in /var/lib/tensorfoldd: {left}")
     for path in ("/etc/tensorfoldd/tensorfoldd.toml", "/var/cache/tensorfoldd", "/usr/bin/tensorfoldd",
                  "/lib/systemd/system/tensorfoldd.service",
                  "/etc/systemd/system/multi-user.target.wants/tensorfoldd.service"):

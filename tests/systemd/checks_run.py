@@ -40,9 +40,10 @@ def readiness(checks: Checks) -> None:
     started = [i for i, entry in enumerate(entries) if entry.get("MESSAGE_ID") == MANAGER_STARTED]
     checks.that(ready and started and ready[0] < started[0],
                 f"ready at {ready}, started at {started}")
-    stream = checks.endless_stream()  # the line changes once in some seconds
+    stream, held = checks.held_stream()  # the line changes once in some seconds
     checks.that(wait_for(lambda: "1 running" in show(checks.machine)["StatusText"], 20),
                 "the status line does not count a running reply")
+    held.release()
     stream.leave()
 
 

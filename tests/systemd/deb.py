@@ -67,7 +67,7 @@ def check_contents(deb: pathlib.Path, unpacked: pathlib.Path) -> list[str]:
         problems.append(f"conffiles: {(control / 'conffiles').read_text()}")
     scripts = "".join((control / name).read_text() for name in ("postinst", "prerm", "postrm"))
     for wanted in ("systemd-sysusers", "systemd-tmpfiles", "deb-systemd-helper enable",
-                   "Models in /var/lib/tensorfoldd/models are kept"):
+                   "in $state are kept"):
         if wanted not in scripts:
             problems.append(f"no maintainer script has '{wanted}'")
     prerm = (control / "prerm").read_text()
@@ -83,20 +83,29 @@ def check_contents(deb: pathlib.Path, unpacked: pathlib.Path) -> list[str]:
 
 
 def check_purge(unpacked: pathlib.Path, work: pathlib.Path) -> list[str]:
-    """Our part of postrm, with its folders below `work`: models stay, the rest goes."""
+    """Our part of postrm, with its folders below `work`: only what the service itself wrote goes."""
     script = (unpacked / "DEBIAN/postrm").read_text().split("# End automatically added section")[-1]
     root, problems = work / "purged", []
-    for folder in ("var/lib/tensorfoldd/models/flash", "var/lib/tensorfoldd/spill",
-                   "var/cache/tensorfoldd/x"):
-        (root / folder).mkdir(parents=True)
-        (root / folder / "file").write_text("x")
+    keeps = [root / "var/lib/tensorfoldd" / name for name in ("models/flash", "model/engram", "prepared", "mine")]
+    goes = [root / name for name in ("var/lib/tensorfoldd/spill/1", "var/lib/tensorfoldd-two/spill",
+                                     "var/cache/tensorfoldd/x", "var/cache/tensorfoldd-two")]
+    for folder in keeps + goes:
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("x")
+    (root / "var/lib/tensorfoldd/row_costs.json").write_text("{}")
     for word in ("remove", "purge"):
         said = output("sh", "-ec", script.replace("/var/", f"{root}/var/"), "postrm", word)
-        models = (root / "var/lib/tensorfoldd/models/flash/file").exists()
-        rest = (root / "var/lib/tensorfoldd/spill").exists() or (root / "var/cache/tensorfoldd").exists()
-        if not models or rest != (word == "remove") or ("are kept" in said) != (word == "purge"):
-            problems.append(f"{word}: models {models}, the rest {rest}, said: {said}")
-    shutil.rmtree(root / "var/lib/tensorfoldd/models/flash")
+        lost = [str(folder) for folder in keeps if not (folder / "file").exists()]
+        left = [str(folder) for folder in goes if folder.exists()]
+        right = left == ([] if word == "purge" else [str(folder) for folder in goes])
+        if lost or not right or ("are kept" in said) != (word == "purge"):
+            problems.append(f"{word}: lost {lost}, left {left}, said: {said}")
+    if (root / "var/lib/tensorfoldd/row_costs.json").exists() or (root / "var/lib/tensorfoldd-two").exists():
+        problems.append("purge leaves state")
+    for folder in keeps:
+        shutil.rmtree(folder)
+    for folder in keeps[1:2]:
+        folder.parent.rmdir()
     output("sh", "-ec", script.replace("/var/", f"{root}/var/"), "postrm", "purge")
     if (root / "var/lib/tensorfoldd").exists():
         problems.append("purge leaves empty folders")
