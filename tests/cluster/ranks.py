@@ -168,6 +168,8 @@ class Rank:
         self.process: subprocess.Popen | None = None
         self.port = 0
         text = SETTINGS.replace("PREFILL", prefill) + extra
+        if world.device:
+            text = text.replace("[engine]\n", f'[engine]\ndevice = "{world.device}"\n')
         if rank is not None:
             net = world.net
             text += (f'[cluster]\nrole = "{"worker" if rank else "head"}"\nrank = {rank}\n'
@@ -184,7 +186,8 @@ class Rank:
         command = self.world.net.command(self.rank or 0) + [
             self.program, "--config", str(self.folder / "tensorfoldd.toml"), "--control",
             self.control, "--state-dir", str(self.folder / "state"), "--listen", "127.0.0.1:0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, **self.world.environment})
         threading.Thread(target=self._read, args=(self.process, self.lines), daemon=True).start()
         if wait:
             self.port = int(self.wait_log(r"listening on \S+:(\d+)").group(1))
@@ -384,6 +387,7 @@ class World:
     def __init__(self, options, net: Net, folder: pathlib.Path):
         self.options, self.net, self.folder = options, net, folder
         self.ranks: list[Rank] = []
+        self.device, self.environment = "", {}  # of every rank that is made or started from now on
         self.port = 29620 if net.own else 20000 + os.getpid() % 20000
         self.key = self.make_key("key", "the key that both ranks of this test have")
 

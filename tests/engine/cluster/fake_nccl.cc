@@ -1,14 +1,21 @@
-// A stand-in for NCCL over host memory, with its names and calling conventions: communicators that
-// are made while one looks, operations that end when all ranks have queued theirs, errors and waits
-// without end where the test asks for them. What it deliberately is not: a proof of anything about
-// GPUs or the network.
+// A stand-in for NCCL over host memory, with its names and calling conventions. Ranks are threads
+// or processes of one machine: rank 0 listens on a socket in the file system, whose path is the
+// unique id; what ranks give goes to it and comes back. A thread of the communicator does that
+// while the caller's queue waits, as a kernel would. Errors and waits without end where the test
+// asks for them. What it deliberately is not: a proof of anything about GPUs or the network.
 #include "tests/engine/cluster/fake_nccl.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdlib>
 #include <cstring>
-#include <map>
-#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/cluster/nccl/nccl_abi.h"
@@ -19,71 +26,180 @@ using namespace tensorfold;
 using fake_nccl::Control;
 using fake_nccl::Queue;
 
-// An operation that some ranks have queued.
-struct Meeting {
-  struct Part {
-    const void* in = nullptr;
-    void* out = nullptr;
-    Queue* queue = nullptr;
-  };
-  std::vector<Part> parts;
-  size_t here = 0, count = 0;
-  int root = -1;  // -1: all-gather
-};
-
-struct Clique {
-  int ranks = 0;
-  int joined = 0;
-  std::map<uint64_t, Meeting> meetings;  // by number
-};
-
-struct Communicator {
-  std::shared_ptr<Clique> clique;
-  int rank = 0;
-  int looks = 0;
-  uint64_t number = 0;  // of its last operation
-  std::vector<Queue*> waits;
-};
-
 Control control;
-std::mutex mutex;
-std::map<std::string, std::shared_ptr<Clique>> cliques;
-uint64_t ids = 0;
+std::atomic<uint64_t> ids{0};
+// Made with the id, taken by the communicator of rank 0.
+std::mutex listeners_mutex;
+std::vector<std::pair<std::string, int>> listeners;
 
-Communicator* of(NcclComm comm) { return reinterpret_cast<Communicator*>(comm); }
+struct Operation {
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t count = 0;
+  int root = -1;  // -1: all-gather
+  Queue* queue = nullptr;
+};
 
-void run(const Meeting& m) {
-  for (size_t to = 0; to < m.parts.size(); ++to) {
-    auto* out = static_cast<std::byte*>(m.parts[to].out);
-    if (m.root >= 0) {
-      std::memcpy(out, m.parts[static_cast<size_t>(m.root)].in, m.count);
-    } else {
-      for (size_t from = 0; from < m.parts.size(); ++from)
-        std::memcpy(out + from * m.count, m.parts[from].in, m.count);
+bool write_all(int fd, const void* data, size_t bytes) {
+  for (const char* p = static_cast<const char*>(data); bytes > 0;) {
+    const ssize_t n = ::send(fd, p, bytes, MSG_NOSIGNAL);
+    if (n <= 0) return false;
+    p += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+bool read_all(int fd, void* data, size_t bytes) {
+  for (char* p = static_cast<char*>(data); bytes > 0;) {
+    const ssize_t n = ::recv(fd, p, bytes, 0);
+    if (n <= 0) return false;
+    p += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return true;
+}
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un out{};
+  out.sun_family = AF_UNIX;
+  std::memcpy(out.sun_path, path.data(), std::min(path.size(), sizeof out.sun_path - 1));
+  return out;
+}
+
+class Communicator {
+ public:
+  Communicator(int ranks, std::string path, int rank)
+      : ranks_(ranks), rank_(rank), path_(std::move(path)), peers_(static_cast<size_t>(ranks), -1) {
+    if (rank_ == 0) take_listener();
+    thread_ = std::thread([this] { work(); });
+  }
+  ~Communicator() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      for (const int fd : peers_)
+        if (fd >= 0) ::shutdown(fd, SHUT_RDWR);
+      if (listener_ >= 0) ::shutdown(listener_, SHUT_RDWR);
+    }
+    changed_.notify_all();
+    thread_.join();
+    for (const int fd : peers_)
+      if (fd >= 0) ::close(fd);
+    if (listener_ >= 0) ::close(listener_);
+    if (rank_ == 0) ::unlink(path_.c_str());
+    // Its operations end, done or not.
+    if (now_.queue != nullptr) now_.queue->waiting.store(false, std::memory_order_release);
+  }
+
+  NcclCode state() {
+    const std::lock_guard lock(mutex_);
+    if (failed_) return kNcclRemoteError;
+    if (!joined_ || control.never_made || ++looks_ <= control.looks_until_made)
+      return kNcclInProgress;
+    return static_cast<NcclCode>(control.async_code.load());
+  }
+  NcclCode queue(const Operation& operation) {
+    const std::lock_guard lock(mutex_);
+    if (now_.queue != nullptr) return kNcclInternalError;
+    now_ = operation;
+    now_.queue->waiting.store(true, std::memory_order_release);
+    changed_.notify_all();
+    return kNcclSuccess;
+  }
+
+ private:
+  void take_listener() {
+    const std::lock_guard lock(listeners_mutex);
+    for (auto it = listeners.begin(); it != listeners.end(); ++it) {
+      if (it->first != path_) continue;
+      listener_ = it->second;
+      listeners.erase(it);
+      return;
     }
   }
-  // Whose wait is over may change what it gave.
-  for (const auto& part : m.parts) part.queue->waiting.store(false, std::memory_order_release);
-}
-
-NcclCode queue_one(const void* in, void* out, size_t count, int root, NcclComm comm, void* queue) {
-  const std::lock_guard lock(mutex);
-  Communicator& c = *of(comm);
-  auto* q = static_cast<Queue*>(queue);
-  Meeting& m = c.clique->meetings[++c.number];
-  m.parts.resize(static_cast<size_t>(c.clique->ranks));
-  if (m.here > 0 && (m.count != count || m.root != root)) return kNcclInternalError;
-  m.count = count;
-  m.root = root;
-  m.parts[static_cast<size_t>(c.rank)] = {in, out, q};
-  q->waiting.store(true, std::memory_order_release);
-  c.waits.push_back(q);
-  if (++m.here == m.parts.size()) {
-    run(m);
-    c.clique->meetings.erase(c.number);
+  void keep(int peer, int fd) {
+    const std::lock_guard lock(mutex_);
+    peers_[static_cast<size_t>(peer)] = fd;
+    if (ended_) ::shutdown(fd, SHUT_RDWR);
   }
-  return kNcclSuccess;
-}
+  bool join() {
+    if (rank_ != 0) {
+      const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      const sockaddr_un to = address_of(path_);
+      keep(0, fd);
+      return ::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
+             write_all(fd, &rank_, sizeof rank_);
+    }
+    for (int here = 1; here < ranks_; ++here) {
+      const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      int peer = 0;
+      if (fd < 0) return false;
+      if (!read_all(fd, &peer, sizeof peer) || peer < 1 || peer >= ranks_) {
+        ::close(fd);
+        return false;
+      }
+      keep(peer, fd);
+    }
+    return true;
+  }
+  // Ahead of the bytes of every rank: which operation it means.
+  struct Head {
+    uint64_t count;
+    int64_t root;
+  };
+  bool run(const Operation& o) {
+    const Head head{o.count, o.root};
+    const size_t all = o.root >= 0 ? o.count : o.count * static_cast<size_t>(ranks_);
+    if (rank_ != 0) {
+      return write_all(peers_[0], &head, sizeof head) && write_all(peers_[0], o.in, o.count) &&
+             read_all(peers_[0], o.out, all);
+    }
+    std::vector<std::byte> parts(o.count * static_cast<size_t>(ranks_));
+    std::memcpy(parts.data(), o.in, o.count);
+    for (size_t r = 1; r < peers_.size(); ++r) {
+      Head theirs{};
+      if (!read_all(peers_[r], &theirs, sizeof theirs) || theirs.count != head.count ||
+          theirs.root != head.root || !read_all(peers_[r], parts.data() + r * o.count, o.count))
+        return false;
+    }
+    const std::byte* out =
+        parts.data() + (o.root >= 0 ? static_cast<size_t>(o.root) * o.count : size_t{0});
+    for (size_t r = 1; r < peers_.size(); ++r)
+      if (!write_all(peers_[r], out, all)) return false;
+    std::memcpy(o.out, out, all);
+    return true;
+  }
+  void work() {
+    bool good = join();
+    std::unique_lock lock(mutex_);
+    for (joined_ = good; good && !ended_;) {
+      changed_.wait(lock, [this] { return ended_ || now_.queue != nullptr; });
+      if (ended_) return;
+      const Operation operation = now_;
+      lock.unlock();
+      good = run(operation);
+      lock.lock();
+      if (!good) break;
+      now_ = {};
+      operation.queue->waiting.store(false, std::memory_order_release);
+    }
+    failed_ = !ended_;
+  }
+
+  const int ranks_, rank_;
+  const std::string path_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<int> peers_;  // by rank; on a rank other than 0 its connection to it
+  int listener_ = -1;
+  bool joined_ = false, failed_ = false, ended_ = false;
+  int looks_ = 0;
+  Operation now_;
+  std::thread thread_;
+};
+
+Communicator* of(NcclComm comm) { return reinterpret_cast<Communicator*>(comm); }
 
 }  // namespace
 
@@ -97,10 +213,23 @@ NcclCode ncclGetVersion(int* version) {
 }
 
 NcclCode ncclGetUniqueId(NcclId* id) {
-  const std::lock_guard lock(mutex);
+  const char* folder = std::getenv("FAKE_NCCL_FOLDER");
+  const std::string path = std::string(folder != nullptr ? folder : "/tmp") + "/fake-nccl-" +
+                           std::to_string(::getpid()) + "-" + std::to_string(++ids);
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const sockaddr_un at = address_of(path);
+  (void)::unlink(path.c_str());
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0 || ::listen(fd, 16) != 0)
+    return kNcclInternalError;
   std::memset(id->bytes, 0, sizeof id->bytes);
-  ++ids;
-  std::memcpy(id->bytes, &ids, sizeof ids);
+  std::memcpy(id->bytes, path.data(), path.size());
+  const std::lock_guard lock(listeners_mutex);
+  for (const auto& [unused, listener] : listeners) {
+    ::close(listener);
+    ::unlink(unused.c_str());
+  }
+  listeners.clear();
+  listeners.emplace_back(path, fd);
   return kNcclSuccess;
 }
 
@@ -111,38 +240,19 @@ NcclCode ncclCommInitRankConfig(NcclComm* comm, int ranks, NcclId id, int rank,
   control.config_magic = config->magic;
   control.blocking = config->blocking;
   if (control.refuse_init != 0) return static_cast<NcclCode>(control.refuse_init.load());
-  const std::lock_guard lock(mutex);
-  auto& clique = cliques[std::string(id.bytes, sizeof id.bytes)];
-  if (!clique) clique = std::make_shared<Clique>();
-  clique->ranks = ranks;
-  ++clique->joined;
-  auto* made = new Communicator;
-  made->clique = clique;
-  made->rank = rank;
   ++control.made;
-  *comm = reinterpret_cast<NcclComm>(made);
+  *comm = reinterpret_cast<NcclComm>(new Communicator(ranks, id.bytes, rank));
   return kNcclInProgress;
 }
 
 NcclCode ncclCommGetAsyncError(NcclComm comm, NcclCode* error) {
-  const std::lock_guard lock(mutex);
-  Communicator& c = *of(comm);
-  const bool all = c.clique->joined >= c.clique->ranks && ++c.looks > control.looks_until_made;
-  *error = control.never_made || !all ? kNcclInProgress
-                                      : static_cast<NcclCode>(control.async_code.load());
+  *error = of(comm)->state();
   return kNcclSuccess;
 }
 
 NcclCode ncclCommAbort(NcclComm comm) {
-  const std::lock_guard lock(mutex);
-  Communicator* c = of(comm);
-  // Its operations end, done or not; nobody writes to its memory any more.
-  for (Queue* q : c->waits) q->waiting.store(false, std::memory_order_release);
-  std::erase_if(c->clique->meetings, [&](const auto& m) {
-    return m.second.parts[static_cast<size_t>(c->rank)].queue != nullptr;
-  });
+  delete of(comm);
   ++control.aborted;
-  delete c;
   return kNcclSuccess;
 }
 
@@ -150,14 +260,14 @@ NcclCode ncclAllGather(const void* in, void* out, size_t count, int type, NcclCo
                        void* queue) {
   if (type != kNcclByteType) return kNcclInternalError;
   ++control.all_gathers;
-  return queue_one(in, out, count, -1, comm, queue);
+  return of(comm)->queue({in, out, count, -1, static_cast<Queue*>(queue)});
 }
 
 NcclCode ncclBroadcast(const void* in, void* out, size_t count, int type, int root, NcclComm comm,
                        void* queue) {
   if (type != kNcclByteType) return kNcclInternalError;
   ++control.broadcasts;
-  return queue_one(in, out, count, root, comm, queue);
+  return of(comm)->queue({in, out, count, root, static_cast<Queue*>(queue)});
 }
 
 const char* ncclGetErrorString(NcclCode code) {

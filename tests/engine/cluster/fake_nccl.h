@@ -1,9 +1,8 @@
 // What the stand-in for NCCL (fake_nccl.cc, a shared library) can be told, found by dlsym under
-// kFakeNcclControl. Threads of one process are its ranks; a queue is where their operations wait.
+// kFakeNcclControl, and the queue that its operations wait in (fake_lane.h).
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 
 namespace tensorfold::fake_nccl {
 
@@ -19,8 +18,7 @@ struct Control {
   std::atomic<int> all_gathers{0}, broadcasts{0};
 };
 
-// A queue of the stand-in's device: the operations of one rank run when all ranks have queued
-// theirs; `waiting` until then. An abort of the communicator ends the wait.
+// Of one rank's device: an operation of the library that is not done yet.
 struct Queue {
   std::atomic<bool> waiting{false};
 };

@@ -17,6 +17,7 @@
 #include "engine/weights/exl3_codec.h"
 #include "kernels/cuda/exl3_layout.h"
 #include "kernels/device.h"
+#include "tests/engine/cluster/fake_lane.h"
 
 namespace tensorfold::test {
 namespace {
@@ -160,6 +161,10 @@ class HostExl3Device final : public Device {
   }
   Result<std::unique_ptr<Stream>> make_stream(int threads) override {
     return cpu_device().make_stream(threads);
+  }
+  // For the stand-in of NCCL.
+  Result<std::unique_ptr<ExchangeLane>> make_exchange_lane() override {
+    return std::unique_ptr<ExchangeLane>(std::make_unique<fake_nccl::FakeLane>());
   }
   void* allocate(int64_t bytes) override { return cpu_device().allocate(bytes); }
   void release(void* memory) override { cpu_device().release(memory); }
