@@ -5,6 +5,7 @@
 // whoever owns the arena bounds its life (Matcher). Not thread-safe: the owner locks.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -55,6 +56,7 @@ struct TextState {
 };
 
 using FrameSet = std::vector<FrameId>;
+using ByteSet = std::bitset<256>;
 
 class Frames {
  public:
@@ -79,10 +81,13 @@ class Frames {
   // overlapping alternatives do not multiply at every level of nesting.
   void merge(FrameSet& set);
 
+  // Adds the bytes that may come next; more than can is fine, fewer is not.
+  void first_bytes(FrameId id, ByteSet& out);
+
   // A string's content by one byte of JSON text. `spec.raw` is not for this.
-  TextStep text_step(const TextSpec& spec, TextState& s, uint8_t byte) const;
+  static TextStep text_step(const TextSpec& spec, TextState& s, uint8_t byte);
   // The same for raw text; false when it cannot go on.
-  bool raw_step(const TextSpec& spec, TextState& s, uint8_t byte) const;
+  static bool raw_step(const TextSpec& spec, TextState& s, uint8_t byte);
   // The frame below, as it is once the text or terminal `frame` is complete; kEndFrame + false
   // when that would repeat an item that must be unique.
   bool completed(const Frame& frame, FrameId& below);
@@ -107,6 +112,10 @@ class Frames {
     size_t operator()(const Frame& f) const;
   };
   void grow();
+  ByteSet live_bytes(const Dfa& dfa, int32_t state);
+  const ByteSet& node_bytes(uint32_t index);
+  void text_bytes(const Frame& f, ByteSet& out);
+  void key_bytes(const Frame& f, ByteSet& out);
   void enter(uint32_t expr, FrameId parent, FrameSet& out, int depth);
   void enter_parameter(const Frame& tool, FrameSet& out);
   void enter_value(const ValueNode& node, const Frame& frame, uint8_t byte, FrameSet& out);
@@ -146,6 +155,9 @@ class Frames {
   std::vector<uint32_t> chain_prefix_ = {0, 0};
   std::vector<uint8_t> chain_byte_ = {0, 0};
   std::unordered_map<uint32_t, std::vector<uint32_t>> finite_words_;  // dfa or text index -> counts
+  std::unordered_map<const Dfa*, std::vector<ByteSet>> class_bytes_;  // by class
+  std::vector<ByteSet> node_bytes_;  // of values, by node; none: not looked at
+  std::vector<std::pair<int32_t, uint32_t>> array_scratch_;
 };
 
 }  // namespace tensorfold::grammar

@@ -2,16 +2,18 @@
 #include <algorithm>
 
 #include "engine/grammar/frames.h"
+#include "engine/grammar/json_phase.h"
 
 namespace tensorfold::grammar {
 namespace {
 
-// Frame::b of objects and arrays: what was read last, and the white space since.
-enum Phase : uint32_t { kOpened = 0, kAfterValue = 1, kAfterComma = 2 };
-constexpr uint32_t phase_of(uint32_t b) { return b & 0xFFU; }
-constexpr uint32_t space_of(uint32_t b) { return b >> 8; }
-constexpr uint32_t make(uint32_t phase, uint32_t space) { return phase | (space << 8); }
-constexpr uint32_t kNoSpace = UINT32_MAX;  // Frame::b of a value that white space may not precede
+using json_phase::kAfterComma;
+using json_phase::kAfterValue;
+using json_phase::kNoSpace;
+using json_phase::kOpened;
+using json_phase::make;
+using json_phase::phase_of;
+using json_phase::space_of;
 
 void add_unique(FrameSet& out, FrameId id) {
   if (std::find(out.begin(), out.end(), id) == out.end()) out.push_back(id);

@@ -155,7 +155,7 @@ bool slash_possible(const TextSpec& spec, const TextState& s) {
 
 }  // namespace
 
-TextStep Frames::text_step(const TextSpec& spec, TextState& s, uint8_t byte) const {
+TextStep Frames::text_step(const TextSpec& spec, TextState& s, uint8_t byte) {
   if (s.escape != 0) return escape_step(spec, s, byte);
   if (byte == '"') {
     return spec.dfa->label(s.state) != 0 && s.count >= spec.min ? TextStep::kClosed
@@ -170,7 +170,7 @@ TextStep Frames::text_step(const TextSpec& spec, TextState& s, uint8_t byte) con
   return content(spec, s, byte) ? TextStep::kLive : TextStep::kDead;
 }
 
-bool Frames::raw_step(const TextSpec& spec, TextState& s, uint8_t byte) const {
+bool Frames::raw_step(const TextSpec& spec, TextState& s, uint8_t byte) {
   return content(spec, s, byte);
 }
 

@@ -8,7 +8,7 @@ namespace tensorfold::grammar {
 namespace {
 constexpr size_t kTableMin = 256;  // places; a power of two
 
-size_t hash_of(const FrameSet& v, bool exits) {
+size_t hash_of(std::span<const FrameId> v, bool exits) {
   uint64_t h = exits ? 0x9E3779B97F4A7C15U : 1469598103934665603U;
   for (const FrameId x : v) h = (h ^ x) * 0xFF51AFD7ED558CCDU;
   return static_cast<size_t>(h ^ (h >> 32));
@@ -27,16 +27,21 @@ int32_t LocalStates::intern_scratch(FrameSet& set) {
   size_t place = hash_of(set, exits) & mask;
   while (table_[place] != kNoState) {
     const State& s = states_[static_cast<size_t>(table_[place])];
-    if (s.exits == exits && s.set == set) return table_[place];
+    if (s.exits == exits && s.size == set.size() &&
+        std::equal(set.begin(), set.end(), pool_.begin() + s.begin))
+      return table_[place];
     place = (place + 1) & mask;
   }
   const auto id = static_cast<int32_t>(states_.size());
   table_[place] = id;
   State state;
-  state.set = set;
+  state.begin = static_cast<uint32_t>(pool_.size());
+  state.size = static_cast<uint32_t>(set.size());
   state.exits = exits;
-  bytes_ += sizeof(State) + state.set.size() * sizeof(FrameId) + 32;
-  states_.push_back(std::move(state));
+  for (const FrameId frame : set) frames_.first_bytes(frame, state.first);
+  pool_.insert(pool_.end(), set.begin(), set.end());
+  bytes_ += sizeof(State) + set.size() * sizeof(FrameId) + 8;
+  states_.push_back(state);
   return id;
 }
 
@@ -46,7 +51,8 @@ void LocalStates::grow() {
   const size_t mask = std::max(kTableMin, 2 * table_.size()) - 1;
   table_.assign(mask + 1, kNoState);
   for (size_t i = 0; i < states_.size(); ++i) {
-    size_t place = hash_of(states_[i].set, states_[i].exits) & mask;
+    const State& s = states_[i];
+    size_t place = hash_of({pool_.data() + s.begin, s.size}, s.exits) & mask;
     while (table_[place] != kNoState) place = (place + 1) & mask;
     table_[place] = static_cast<int32_t>(i);
   }
@@ -54,29 +60,33 @@ void LocalStates::grow() {
 
 int32_t LocalStates::expand(int32_t state, uint8_t byte) {
   scratch_.clear();
-  // By index: interning below may move states_.
-  for (size_t i = 0; i < states_[static_cast<size_t>(state)].set.size(); ++i)
-    frames_.step(states_[static_cast<size_t>(state)].set[i], byte, scratch_);
+  const uint32_t begin = states_[static_cast<size_t>(state)].begin;
+  const uint32_t end = begin + states_[static_cast<size_t>(state)].size;
+  for (uint32_t i = begin; i < end; ++i) frames_.step(pool_[i], byte, scratch_);
   frames_.merge(scratch_);
   const int32_t t = intern_scratch(scratch_);
   State& s = states_[static_cast<size_t>(state)];
-  if (!s.next && s.known < kFewBytes) {
+  if (s.table < 0 && s.known < kFewBytes) {
     s.bytes[s.known] = byte;
     s.to[s.known++] = t;
     return t;
   }
-  if (!s.next) {
-    s.next = std::make_unique<Table>();
-    s.next->fill(kUnknown);
-    for (uint8_t i = 0; i < s.known; ++i) (*s.next)[s.bytes[i]] = s.to[i];
+  if (s.table < 0) {
+    s.table = static_cast<int32_t>(tables_.size());
+    tables_.push_back(std::make_unique<Table>());
+    Table& table = *tables_.back();
+    table.fill(kUnknown);
+    for (uint8_t i = 0; i < s.known; ++i) table[s.bytes[i]] = s.to[i];
     bytes_ += sizeof(Table);
   }
-  (*s.next)[byte] = t;
+  (*tables_[static_cast<size_t>(s.table)])[byte] = t;
   return t;
 }
 
 void LocalStates::clear() {
   states_.clear();
+  pool_.clear();
+  tables_.clear();
   table_.clear();
   bytes_ = 0;
 }

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/grammar/frames.h"
@@ -24,8 +25,8 @@ class LocalStates {
   int32_t intern(FrameSet set);  // kNoState for the empty set
   int32_t step(int32_t state, uint8_t byte) {
     const State& s = states_[static_cast<size_t>(state)];
-    if (s.next) {
-      const int32_t t = (*s.next)[byte];
+    if (s.table >= 0) {
+      const int32_t t = (*tables_[static_cast<size_t>(s.table)])[byte];
       return t != kUnknown ? t : expand(state, byte);
     }
     for (uint8_t i = 0; i < s.known; ++i) {
@@ -33,10 +34,11 @@ class LocalStates {
     }
     return expand(state, byte);
   }
+  // Bytes that may lead on; all others lead nowhere.
+  const ByteSet& first(int32_t state) const { return states_[static_cast<size_t>(state)].first; }
   // Threads that go on inside; an exit alone has none.
-  bool alive(int32_t state) const { return !states_[static_cast<size_t>(state)].set.empty(); }
+  bool alive(int32_t state) const { return states_[static_cast<size_t>(state)].size != 0; }
   bool exits(int32_t state) const { return states_[static_cast<size_t>(state)].exits; }
-  const FrameSet& threads(int32_t state) const { return states_[static_cast<size_t>(state)].set; }
   void clear();
   size_t bytes() const { return bytes_; }
 
@@ -45,13 +47,14 @@ class LocalStates {
   static constexpr size_t kFewBytes = 3;
   using Table = std::array<int32_t, 256>;
   struct State {
-    FrameSet set;  // without the hole
+    uint32_t begin = 0, size = 0;  // its threads in pool_, without the hole
+    int32_t table = -1;            // into tables_
     bool exits = false;
     // Most states are left by few bytes: those, until there are more.
     uint8_t known = 0;
     std::array<uint8_t, kFewBytes> bytes{};
     std::array<int32_t, kFewBytes> to{};
-    std::unique_ptr<Table> next;
+    ByteSet first;
   };
   int32_t intern_scratch(FrameSet& set);
   void grow();
@@ -59,6 +62,8 @@ class LocalStates {
 
   Frames& frames_;
   std::vector<State> states_;
+  std::vector<FrameId> pool_;
+  std::vector<std::unique_ptr<Table>> tables_;
   std::vector<int32_t> table_;  // open addressing over states_
   FrameSet scratch_;
   size_t bytes_ = 0;

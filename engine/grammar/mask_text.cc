@@ -151,15 +151,29 @@ bool MaskWalk::by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, const R
   return true;
 }
 
+const MaskWalk::Piece& MaskWalk::plain_piece(std::unique_ptr<Piece>& known,
+                                             const PlainText& plain) {
+  std::unique_ptr<Piece> piece = new_piece();
+  piece->base = &plain.bits;
+  piece->exits = intern_exits(plain.exits);
+  finish(*piece, {});
+  known = std::move(piece);
+  return *known;
+}
+
 // A JSON string's content from here; exits: after its closing mark.
 const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f) {
   const Dfa& dfa = *spec.dfa;
   const auto state = static_cast<int32_t>(f.b);
-  const uint32_t left = spec.max == kNoMax ? kNoMax : spec.max - f.c;
-  const uint32_t need = spec.min > f.c ? spec.min - f.c : 0U;
+  const Room room = room_of(spec, f.c);
+  const bool bounded = room.free < longest_;  // some token can reach the bound
+  const uint32_t left = bounded ? spec.max - f.c : kNoMax;
+  const uint32_t need = std::min(spec.min > f.c ? spec.min - f.c : 0U, longest_ + 1);
   std::unique_ptr<Piece>& known =
       texts_[{&dfa, f.b, left, need, UINT64_MAX - (spec.key ? 1U : 0U)}];
   if (known) return *known;
+  if (dfa.universal && state == dfa.start && !bounded && need <= 1)
+    return plain_piece(known, vocab_.plain(spec.key, need == 0));
   std::unique_ptr<Piece> piece = new_piece();
   std::vector<uint32_t> bits(vocab_.words(), 0);
   std::vector<uint32_t> exits;
@@ -196,8 +210,7 @@ const MaskWalk::Piece& MaskWalk::text_piece(const TextSpec& spec, const Frame& f
   const auto walk_counted = [&](uint32_t root) {
     walk_dfa<true>(root, dfa, state, left, bits, structural);
   };
-  const Room room = room_of(spec, f.c);
-  const bool plain = need == 0 && room.free >= longest_;
+  const bool plain = need == 0 && !bounded;
   std::vector<const TokenClass*> others;
   if (dfa.universal && state == dfa.start) {
     or_into(bits, vocab_.safe(left));
@@ -225,7 +238,8 @@ const MaskWalk::Piece& MaskWalk::unique_piece(FrameId frame, const TextSpec& spe
   std::unique_ptr<Piece>& known = tops_[frame];
   if (known) return *known;
   std::unique_ptr<Piece> piece = new_piece();
-  piece->dense = text_piece(spec, f).dense;
+  const Piece& plain = text_piece(spec, f);
+  piece->dense = plain.base != nullptr ? *plain.base : plain.dense;
   for (const std::string& rest : frames_.used_rests(f)) {
     FrameSet now = {frame}, after;
     uint32_t node = vocab_.all_root();
@@ -241,8 +255,7 @@ const MaskWalk::Piece& MaskWalk::unique_piece(FrameId frame, const TextSpec& spe
       if (!now.empty()) continue;
       std::vector<int32_t> dead;
       add_below(node, dead);
-      for (const int32_t id : dead)
-        piece->dense[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+      for (const int32_t id : dead) clear_token(piece->dense, id);
       break;
     }
   }

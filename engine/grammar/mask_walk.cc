@@ -25,7 +25,7 @@ MaskWalk::MaskWalk(Frames& frames, const VocabImage& vocab)
       states_(frames) {
   any_text_.dfa = dfa_universal();
   exit_sets_.emplace_back();
-  path_.assign(longest_ + 1, kNoState);
+  path_.resize(longest_ + 2);
   dfa_path_.assign(longest_ + 1, kNoState);
   dfa_chars_.assign(longest_ + 1, 0);
 }
@@ -135,31 +135,9 @@ MaskWalk::Bytes MaskWalk::first_below(FrameId id) {
 }
 
 // Bytes that may come first in any of these; more than can is fine, fewer is not.
-MaskWalk::Bytes MaskWalk::first_bytes(const FrameSet& set) const {
+MaskWalk::Bytes MaskWalk::first_bytes(const FrameSet& set) {
   Bytes out;
-  for (const FrameId id : set) {
-    const Frame& f = frames_.at(id);
-    switch (f.kind) {
-      case Kind::kEnd:
-      case Kind::kSymbol:
-        break;
-      case Kind::kObject:
-      case Kind::kArray:
-        for (const char c : {' ', '\t', '\n', '\r', ',', '}', ']'})
-          out.set(static_cast<uint8_t>(c));
-        break;
-      case Kind::kTerminal: {
-        const Dfa& dfa = *frames_.program().dfas[f.a];
-        for (size_t b = 0; b < 256; ++b) {
-          if (dfa.step(static_cast<int32_t>(f.b), static_cast<uint8_t>(b)) >= 0) out.set(b);
-        }
-        break;
-      }
-      default:
-        out.set();
-        return out;
-    }
-  }
+  for (const FrameId id : set) frames_.first_bytes(id, out);
   return out;
 }
 
@@ -277,10 +255,13 @@ const MaskWalk::Piece& MaskWalk::spaced_piece(FrameId frame, uint32_t spaces) {
   for (const uint32_t node : exit_sets_[plain.exits]) {
     if (nodes_[node].lead <= room) exits.push_back(node);
   }
-  for (size_t w = 0; w < plain.dense.size(); ++w) {
-    for (uint32_t rest = plain.dense[w]; rest != 0; rest &= rest - 1) {
-      const auto id = static_cast<int32_t>(w * 32) + __builtin_ctz(rest);
-      if (vocab_.lead_of(id) <= room) tokens.push_back(id);
+  piece->dense = plain.dense;
+  if (!plain.dense.empty() && room == 0) {
+    for (size_t w = 0; w < piece->dense.size(); ++w) piece->dense[w] &= ~vocab_.led_by_space()[w];
+  } else if (!plain.dense.empty()) {
+    for (const int32_t id : vocab_.long_leads()) {
+      if (vocab_.lead_of(id) <= room) break;
+      clear_token(piece->dense, id);
     }
   }
   for (const int32_t id : plain.sparse) {
@@ -310,12 +291,11 @@ const MaskWalk::Piece& MaskWalk::key_piece(FrameId frame, const DfaPtr& base, in
     as_text.kind = Kind::kText;
     as_text.b = static_cast<uint32_t>(state);
     const Piece& inside = text_piece(spec, as_text);
-    piece->base = &inside.dense;
+    piece->base = inside.base != nullptr ? inside.base : &inside.dense;
     if (!dead.empty()) {
+      piece->dense = *piece->base;
       piece->base = nullptr;
-      piece->dense = inside.dense;
-      for (const int32_t id : dead)
-        piece->dense[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (id % 32));
+      for (const int32_t id : dead) clear_token(piece->dense, id);
     }
   }
   walk_local(vocab_.quote_root(), states_.intern({frame}), tokens, exits);
@@ -367,30 +347,34 @@ void MaskWalk::add_below(uint32_t node, std::vector<int32_t>& tokens) const {
 
 // ---------------------------------------------------------------- walking
 
+// In the order of the nodes. Only what may lead on is stepped to.
 void MaskWalk::walk_local(uint32_t root, int32_t from, std::vector<int32_t>& tokens,
                           std::vector<uint32_t>& exits) {
-  const uint32_t end = nodes_[root].end;
-  const uint16_t base = nodes_[root].depth;
-  path_[0] = from;
+  const TokenForest& forest = vocab_.forest();
   const uint64_t most = nodes_left(kFrameNodeWork);
   uint64_t walked = 0;
-  for (uint32_t i = root + 1; i < end;) {
-    if (++walked > most) break;
-    const TokenForest::Node& node = nodes_[i];
-    const auto depth = static_cast<size_t>(node.depth - base);
-    const int32_t t = states_.step(path_[depth - 1], node.byte);
-    if (t == kNoState) {
-      i = node.end;
+  size_t depth = 0;
+  const auto open = [&](uint32_t node, int32_t state) {
+    path_[depth++] = {node, 0, static_cast<uint32_t>(forest.child_bytes(node).size()), state};
+  };
+  open(root, from);
+  while (depth > 0 && walked <= most) {
+    Open& top = path_[depth - 1];
+    const uint8_t* bytes = forest.child_bytes(top.node).data();
+    const ByteSet& first = states_.first(top.state);
+    while (top.next < top.end && !first[bytes[top.next]]) ++top.next;
+    if (top.next == top.end) {
+      --depth;
       continue;
     }
-    if (states_.exits(t)) exits.push_back(i);
-    if (!states_.alive(t)) {
-      i = node.end;
-      continue;
-    }
-    add_tokens(i, tokens);
-    path_[depth] = t;
-    ++i;
+    const uint32_t node = forest.children(top.node)[top.next];
+    const int32_t t = states_.step(top.state, bytes[top.next++]);
+    ++walked;
+    if (t == kNoState) continue;
+    if (states_.exits(t)) exits.push_back(node);
+    if (!states_.alive(t)) continue;
+    add_tokens(node, tokens);
+    open(node, t);
   }
   spend(walked, kFrameNodeWork);
 }

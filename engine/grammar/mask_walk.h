@@ -12,7 +12,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bitset>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -36,6 +35,10 @@ inline constexpr int64_t kDfaNodeWork = 1, kTextNodeWork = 4, kFrameNodeWork = 1
 
 inline void set_token(std::span<uint32_t> bits, int32_t id) {
   bits[static_cast<size_t>(id) / 32] |= uint32_t{1} << (static_cast<uint32_t>(id) % 32);
+}
+
+inline void clear_token(std::span<uint32_t> bits, int32_t id) {
+  bits[static_cast<size_t>(id) / 32] &= ~(uint32_t{1} << (static_cast<uint32_t>(id) % 32));
 }
 
 // Thrown inside the walk when its budget is spent; it does not leave the Matcher.
@@ -66,7 +69,7 @@ class MaskWalk {
   int64_t work_left() const { return work_; }
 
  private:
-  using Bytes = std::bitset<256>;
+  using Bytes = ByteSet;
   using Exits = uint32_t;  // index of exit_sets_; 0: none
 
   // A frame without what it returns to, and that.
@@ -110,13 +113,14 @@ class MaskWalk {
   void walk_names(FrameId key, std::vector<int32_t>& tokens, std::vector<int32_t>& dead);
   void add_below(uint32_t node, std::vector<int32_t>& tokens) const;
   const Piece& text_piece(const TextSpec& spec, const Frame& f);
+  const Piece& plain_piece(std::unique_ptr<Piece>& known, const PlainText& plain);
   const Piece& raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f, const Bytes& first);
   const Piece& piece_below(Exits exits, FrameId frame);
   void follow(Exits exits, FrameId below, std::vector<const Piece*>& out);
 
   const Below& below(FrameId frame);
   Bytes first_below(FrameId below);
-  Bytes first_bytes(const FrameSet& set) const;
+  Bytes first_bytes(const FrameSet& set);
   DfaFacts& facts(const Dfa& dfa);
 
   // Walks what is below `root`; `from` is the state there.
@@ -167,7 +171,12 @@ class MaskWalk {
   std::unordered_map<const Dfa*, DfaFacts> facts_;
   std::vector<Bytes> firsts_;  // interned
   std::vector<FrameSet> levels_;
-  std::vector<int32_t> path_, dfa_path_;
+  struct Open {  // a node of walk_local's path: what is left of the nodes below it
+    uint32_t node, next, end;
+    int32_t state;
+  };
+  std::vector<Open> path_;
+  std::vector<int32_t> dfa_path_;
   std::vector<uint32_t> dfa_chars_;
   size_t piece_bytes_ = 0;
   uint64_t nodes_walked_ = 0;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/base/utf8.h"
+#include "engine/grammar/frames.h"
 #include "engine/text/tokenizer.h"
 
 namespace tensorfold::grammar {
@@ -142,6 +143,25 @@ uint32_t TokenForest::add(Pairs sorted) {
   return root;
 }
 
+void TokenForest::index_children() {
+  child_begin_.assign(nodes_.size() + 1, 0);
+  children_.clear();
+  for (uint32_t n = 0; n < nodes_.size(); ++n) {
+    child_begin_[n] = static_cast<uint32_t>(children_.size());
+    for (uint32_t c = n + 1; c < nodes_[n].end; c = nodes_[c].end) {
+      children_.push_back(c);
+      child_bytes_.push_back(nodes_[c].byte);
+    }
+  }
+  child_begin_.back() = static_cast<uint32_t>(children_.size());
+}
+
+size_t TokenForest::memory_bytes() const {
+  return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(int32_t) +
+         child_begin_.size() * sizeof(uint32_t) +
+         children_.size() * (sizeof(uint32_t) + sizeof(uint8_t));
+}
+
 Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
   if (spec.mask_tokens <= 0 || spec.mask_tokens > kVocabMaxTokens ||
       spec.bytes.size() > static_cast<size_t>(spec.mask_tokens)) {
@@ -188,6 +208,9 @@ Result<std::shared_ptr<const VocabImage>> VocabImage::build(VocabSpec spec) {
   image->rest_root_ = image->forest_.add(std::move(rest));
   image->quote_root_ = image->forest_.add(std::move(quotes));
   image->add_classes();
+  image->forest_.index_children();
+  image->add_leads();
+  image->add_plain();
   return std::shared_ptr<const VocabImage>(std::move(image));
 }
 
@@ -266,18 +289,53 @@ const std::vector<uint32_t>& VocabImage::safe(uint32_t chars) const {
   return safe_[std::min<size_t>(chars, safe_.size() - 1)];
 }
 
-uint32_t VocabImage::lead_of(int32_t id) const {
-  uint32_t lead = 0;
-  for (const char c : spec_.bytes[static_cast<size_t>(id)]) {
-    if (!is_json_space(static_cast<uint8_t>(c))) break;
-    ++lead;
+void VocabImage::add_leads() {
+  leads_.assign(spec_.bytes.size(), 0);
+  led_by_space_.assign(words(), 0);
+  for (size_t i = 0; i < leads_.size(); ++i) {
+    const std::string& bytes = spec_.bytes[i];
+    size_t lead = 0;
+    while (lead < bytes.size() && is_json_space(static_cast<uint8_t>(bytes[lead]))) ++lead;
+    leads_[i] = static_cast<uint8_t>(std::min<size_t>(lead, UINT8_MAX));
+    if (lead > 0) set_bit(led_by_space_, static_cast<int32_t>(i));
+    if (lead > 1) long_leads_.push_back(static_cast<int32_t>(i));
   }
-  return lead;
+  std::sort(long_leads_.begin(), long_leads_.end(),
+            [this](int32_t a, int32_t b) { return lead_of(a) > lead_of(b); });
+}
+
+void VocabImage::add_plain() {
+  const std::vector<TokenForest::Node>& nodes = forest_.nodes();
+  std::vector<TextState> path(longest_bytes_ + 1);
+  for (const bool key : {false, true}) {
+    for (const bool empty : {false, true}) {
+      TextSpec spec;
+      spec.dfa = dfa_universal();
+      spec.min = empty ? 0 : 1;
+      spec.key = key;
+      PlainText& plain = plain_[(key ? 2U : 0U) + (empty ? 1U : 0U)];
+      plain.bits = safe_.back();
+      path[0] = {spec.dfa->start, 0, 0};
+      for (uint32_t i = rest_root_ + 1; i < nodes[rest_root_].end;) {
+        TextState& s = path[nodes[i].depth];
+        s = path[nodes[i].depth - 1U];
+        const TextStep step = Frames::text_step(spec, s, nodes[i].byte);
+        if (step == TextStep::kClosed) plain.exits.push_back(i);
+        if (step != TextStep::kLive) {
+          i = nodes[i].end;
+          continue;
+        }
+        for (uint32_t t = nodes[i].token_begin; t < nodes[i].token_end; ++t)
+          set_bit(plain.bits, forest_.tokens()[t]);
+        ++i;
+      }
+    }
+  }
 }
 
 size_t VocabImage::memory_bytes() const {
-  size_t total = forest_.nodes().size() * sizeof(TokenForest::Node);
-  total += forest_.tokens().size() * sizeof(int32_t);
+  size_t total = forest_.memory_bytes() + leads_.size() + 4 * long_leads_.size();
+  for (const PlainText& p : plain_) total += (p.bits.size() + p.exits.size()) * sizeof(uint32_t);
   total += safe_.size() * words() * sizeof(uint32_t);
   for (const TokenClass& c : classes_)
     total += (c.dense.size() + c.sparse.size()) * sizeof(uint32_t);

@@ -4,7 +4,7 @@
 //
 // Built once per tokenizer; immutable, any thread. Added and special tokens have no bytes here: a
 // grammar reaches them only as symbols (end of turn, the tool-call marker), never inside text.
-// A vocabulary of 129,280 tokens takes about 25 MB and a few hundred milliseconds.
+// A vocabulary of 129,280 tokens takes about 27 MB and a few hundred milliseconds.
 #pragma once
 
 #include <array>
@@ -47,10 +47,21 @@ class TokenForest {
   using Pairs = std::vector<std::pair<std::string_view, int32_t>>;
   // Adds a tree of these tokens; its root.
   uint32_t add(Pairs tokens);
+  // Once all trees are there: what is directly below each node, side by side.
+  void index_children();
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
+  // Bytes of the nodes directly below, ascending, and those nodes.
+  std::span<const uint8_t> child_bytes(uint32_t node) const {
+    return {child_bytes_.data() + child_begin_[node], child_begin_[node + 1] - child_begin_[node]};
+  }
+  const uint32_t* children(uint32_t node) const { return children_.data() + child_begin_[node]; }
+  size_t memory_bytes() const;
 
  private:
+  std::vector<uint32_t> child_begin_;  // [nodes + 1]
+  std::vector<uint8_t> child_bytes_;
+  std::vector<uint32_t> children_;
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;
 };
@@ -99,6 +110,12 @@ struct TokenClass {
   std::vector<uint32_t> dense;  // their bits, or
   std::vector<int32_t> sparse;  // their ids
 };
+// What plain text without a pattern allows from its start: tokens, and nodes of the tree of tokens
+// that are not plain at which it was closed.
+struct PlainText {
+  std::vector<uint32_t> bits;
+  std::vector<uint32_t> exits;
+};
 inline constexpr uint8_t kTokenLeads[] = {0, ' ', '-', '.', '_', '/', '('};
 
 class VocabImage {
@@ -121,15 +138,25 @@ class VocabImage {
   const std::vector<uint32_t>& safe(uint32_t chars) const;
   uint32_t safe_chars_max() const { return static_cast<uint32_t>(safe_.size()) - 1; }
   bool is_safe(int32_t id) const { return (safe_.back()[word(id)] >> (id % 32) & 1U) != 0; }
+  // `key`: of an object's undeclared name; `empty`: it may be closed at once.
+  const PlainText& plain(bool key, bool empty) const {
+    return plain_[(key ? 2U : 0U) + (empty ? 1U : 0U)];
+  }
   const std::vector<uint32_t>& ordinary() const { return ordinary_; }
   uint32_t longest_bytes() const { return longest_bytes_; }
   uint32_t longest_space() const { return longest_space_; }  // JSON white space in a row
-  uint32_t lead_of(int32_t id) const;                        // at the start of the token
+  // JSON white space at the start of a token (UINT8_MAX: so much or more).
+  uint32_t lead_of(int32_t id) const { return leads_[static_cast<size_t>(id)]; }
+  // Tokens that begin with more of it than one, the most first; and all that begin with any.
+  const std::vector<int32_t>& long_leads() const { return long_leads_; }
+  const std::vector<uint32_t>& led_by_space() const { return led_by_space_; }
   size_t memory_bytes() const;
 
  private:
   static size_t word(int32_t id) { return static_cast<size_t>(id) / 32; }
   void add_classes();
+  void add_leads();
+  void add_plain();
   void add_class(uint8_t lead, uint32_t kinds, bool mixed, TokenForest::Pairs tokens);
 
   VocabSpec spec_;
@@ -139,6 +166,10 @@ class VocabImage {
   std::vector<TokenClass> classes_;
   std::vector<std::vector<uint32_t>> safe_;
   std::vector<uint32_t> ordinary_;
+  std::array<PlainText, 4> plain_;
+  std::vector<uint8_t> leads_;  // by id
+  std::vector<int32_t> long_leads_;
+  std::vector<uint32_t> led_by_space_;
 };
 
 }  // namespace tensorfold::grammar
