@@ -79,7 +79,7 @@ FrameIo FrameIn::next(int fd) {
     if (held >= kFrameHeaderBytes)
       wanted = std::max(wanted, kFrameHeaderBytes + header_.bytes + kFrameTagBytes);
     if (first_ + wanted > buffer_.size()) {
-      std::memmove(buffer_.data(), buffer_.data() + first_, held);
+      if (held > 0) std::memmove(buffer_.data(), buffer_.data() + first_, held);
       first_ = 0;
       end_ = held;
       if (buffer_.size() < wanted) buffer_.resize(std::min(2 * wanted, 2 * kWholeFrameBytesMax));
