@@ -171,45 +171,11 @@ void MaskWalk::thread_mask(FrameId id, std::vector<const Piece*>& out) {
   const Piece& piece = top_piece(local);
   out.push_back(&piece);
   if (piece.exits != 0) follow(piece.exits, local.below, out);
-}
-
-void MaskWalk::follow(Exits exits, FrameId id, std::vector<const Piece*>& out) {
-  const Frame f = frames_.at(id);
-  if (f.kind == Kind::kJoin) {
-    FrameSet members;
-    frames_.joined(id, members);
-    for (const FrameId member : members) follow(exits, member, out);
-    return;
+  for (const Piece::Turn& turn : piece.turns) {
+    const Exits valued = follow_local(turn.exits, turn.colon, out);
+    const Exits done = valued != 0 ? follow_local(valued, turn.object, out) : 0;
+    if (done != 0) follow(done, local.below, out);
   }
-  const Local local = f.kind == Kind::kEnd ? Local{kEndFrame, kEndFrame, 0} : localize(id);
-  const Piece& piece = piece_below(exits, local.frame);
-  if (!piece.none()) out.push_back(&piece);
-  if (piece.exits != 0) follow(piece.exits, local.below, out);
-}
-
-// What goes on below a piece that was complete at these nodes.
-const MaskWalk::Piece& MaskWalk::piece_below(Exits exits, FrameId frame) {
-  std::unique_ptr<Piece>& known = belows_[(static_cast<uint64_t>(exits) << 32) | frame];
-  if (known) return *known;
-  std::unique_ptr<Piece> piece = new_piece();
-  const int32_t state = below(frame).state;
-  if (state == kNoState) {
-    known = std::move(piece);
-    return *known;
-  }
-  std::vector<int32_t> tokens;
-  std::vector<uint32_t> out;
-  for (const uint32_t node : exit_sets_[exits]) {
-    if (states_.alive(state)) add_tokens(node, tokens);
-    if (states_.exits(state)) out.push_back(node);
-    if (states_.alive(state)) walk_local(node, state, tokens, out);
-  }
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  piece->exits = intern_exits(std::move(out));
-  finish(*piece, std::move(tokens));
-  known = std::move(piece);
-  return *known;
 }
 
 const MaskWalk::Piece& MaskWalk::top_piece(const Local& local) {
@@ -252,7 +218,7 @@ const MaskWalk::Piece& MaskWalk::spaced_piece(FrameId frame, uint32_t spaces) {
   const uint32_t room = kSpaceMaxChars - spaces;
   std::vector<int32_t> tokens;
   std::vector<uint32_t> exits;
-  for (const uint32_t node : exit_sets_[plain.exits]) {
+  for (const uint32_t node : exit_sets_[plain.exits].nodes) {
     if (nodes_[node].lead <= room) exits.push_back(node);
   }
   piece->dense = plain.dense;
@@ -281,7 +247,6 @@ const MaskWalk::Piece& MaskWalk::key_piece(FrameId frame, const DfaPtr& base, in
   if (known) return *known;
   std::unique_ptr<Piece> piece = new_piece();
   std::vector<int32_t> tokens, dead;
-  std::vector<uint32_t> exits;
   if (!base || !base->universal) walk_names(frame, tokens, dead);
   if (base) {
     TextSpec& spec = key_texts_[base.get()];
@@ -298,11 +263,49 @@ const MaskWalk::Piece& MaskWalk::key_piece(FrameId frame, const DfaPtr& base, in
       for (const int32_t id : dead) clear_token(piece->dense, id);
     }
   }
-  walk_local(vocab_.quote_root(), states_.intern({frame}), tokens, exits);
-  piece->exits = intern_exits(std::move(exits));
+  walk_key(frame, tokens, piece->turns);
   finish(*piece, std::move(tokens));
   known = std::move(piece);
   return *known;
+}
+
+// Tokens with a quotation mark. What a closed key leads to is told apart by its value and by the
+// object behind, so that equal values are walked once whatever objects they are in.
+void MaskWalk::walk_key(FrameId key, std::vector<int32_t>& tokens,
+                        std::vector<Piece::Turn>& turns) {
+  const uint32_t root = vocab_.quote_root();
+  std::vector<std::pair<FrameId, std::vector<uint32_t>>> closed;  // by what follows
+  FrameSet after;
+  key_path_.resize(longest_ + 1);
+  key_path_[0] = frames_.at(key);
+  const uint64_t most = nodes_left(kTextNodeWork);
+  uint64_t walked = 0;
+  for (uint32_t i = root + 1; i < nodes_[root].end;) {
+    if (++walked > most) break;
+    const Frame from = key_path_[nodes_[i].depth - 1U];
+    const TextStep step = frames_.key_step(from, key_path_[nodes_[i].depth], nodes_[i].byte);
+    if (step == TextStep::kLive) {
+      add_tokens(i, tokens);
+      ++i;
+      continue;
+    }
+    after.clear();
+    if (step == TextStep::kClosed) frames_.close_key(from, after);
+    for (const FrameId colon : after) {
+      auto place = std::find_if(closed.begin(), closed.end(),
+                                [colon](const auto& c) { return c.first == colon; });
+      if (place == closed.end()) place = closed.insert(closed.end(), {colon, {}});
+      place->second.push_back(i);
+    }
+    i = nodes_[i].end;
+  }
+  spend(walked, kTextNodeWork);
+  for (auto& [id, nodes] : closed) {
+    Frame colon = frames_.at(id);
+    const FrameId object = colon.parent;
+    colon.parent = kHoleFrame;
+    turns.push_back({intern_exits(std::move(nodes)), frames_.intern(colon), object});
+  }
 }
 
 // Tokens that stay on the way to a declared name, and those on such a way that goes no farther,
@@ -439,20 +442,6 @@ void MaskWalk::set_tokens(uint32_t node, std::span<uint32_t> bits) const {
 }
 
 // ---------------------------------------------------------------- remembering
-
-uint32_t MaskWalk::intern_exits(std::vector<uint32_t> nodes) {
-  if (nodes.empty()) return 0;
-  uint64_t hash = 1469598103934665603U;
-  for (const uint32_t n : nodes) hash = (hash ^ n) * 1099511628211U;
-  std::vector<Exits>& same = exit_ids_[hash];
-  for (const Exits e : same) {
-    if (exit_sets_[e] == nodes) return e;
-  }
-  piece_bytes_ += nodes.size() * sizeof(uint32_t) + 96;
-  same.push_back(static_cast<Exits>(exit_sets_.size()));
-  exit_sets_.push_back(std::move(nodes));
-  return same.back();
-}
 
 // Adds `tokens` and counts the piece.
 void MaskWalk::finish(Piece& piece, std::vector<int32_t> tokens) {

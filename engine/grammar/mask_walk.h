@@ -52,6 +52,14 @@ class MaskWalk {
     std::vector<uint32_t> dense;
     std::vector<int32_t> sparse;
     uint32_t exits = 0;  // index of exit_sets_; 0: none
+    // Of a piece below exits: tokens that end at those are allowed, too.
+    bool with_exits = false;
+    // Of a key: where it was closed, what must follow (over a hole), and the object behind that.
+    struct Turn {
+      uint32_t exits;
+      FrameId colon, object;
+    };
+    std::vector<Turn> turns;
     bool none() const { return base == nullptr && dense.empty() && sparse.empty(); }
   };
 
@@ -110,6 +118,7 @@ class MaskWalk {
   const Piece& spaced_piece(FrameId plain, uint32_t spaces);
   const Piece& key_piece(FrameId frame, const DfaPtr& base, int32_t state);
   const Piece& unique_piece(FrameId frame, const TextSpec& spec, const Frame& f);
+  void walk_key(FrameId key, std::vector<int32_t>& tokens, std::vector<Piece::Turn>& turns);
   void walk_names(FrameId key, std::vector<int32_t>& tokens, std::vector<int32_t>& dead);
   void add_below(uint32_t node, std::vector<int32_t>& tokens) const;
   const Piece& text_piece(const TextSpec& spec, const Frame& f);
@@ -117,6 +126,9 @@ class MaskWalk {
   const Piece& raw_piece(const Dfa& dfa, const TextSpec* spec, const Frame& f, const Bytes& first);
   const Piece& piece_below(Exits exits, FrameId frame);
   void follow(Exits exits, FrameId below, std::vector<const Piece*>& out);
+  // Adds what follows exits directly; its own exits.
+  Exits follow_local(Exits exits, FrameId frame, std::vector<const Piece*>& out);
+  const Piece& exit_tokens(Exits exits);
 
   const Below& below(FrameId frame);
   Bytes first_below(FrameId below);
@@ -166,7 +178,15 @@ class MaskWalk {
   std::unordered_map<uint64_t, std::unique_ptr<Piece>> belows_;  // exits and frame
   std::unordered_map<uint64_t, std::unique_ptr<Piece>> spaced_;  // frame and white space
   std::unordered_map<FrameId, Below> resumed_;
-  std::vector<std::vector<uint32_t>> exit_sets_;
+  struct ExitSet {
+    std::vector<uint32_t> nodes;
+    std::unique_ptr<Piece> tokens;  // that end there
+    uint32_t uses = 0;
+    std::vector<std::pair<uint8_t, uint32_t>> below;  // nodes directly below, by byte
+  };
+  void walk_exits(Exits exits, int32_t state, std::vector<int32_t>& tokens,
+                  std::vector<uint32_t>& out);
+  std::vector<ExitSet> exit_sets_;
   std::unordered_map<uint64_t, std::vector<Exits>> exit_ids_;  // by hash
   std::unordered_map<const Dfa*, DfaFacts> facts_;
   std::vector<Bytes> firsts_;  // interned
@@ -176,6 +196,7 @@ class MaskWalk {
     int32_t state;
   };
   std::vector<Open> path_;
+  std::vector<Frame> key_path_;
   std::vector<int32_t> dfa_path_;
   std::vector<uint32_t> dfa_chars_;
   size_t piece_bytes_ = 0;
