@@ -117,6 +117,11 @@ const Checkpoint::Entry* Checkpoint::find(std::string_view name) const {
   return it == by_name_.end() ? nullptr : &entries_[it->second];
 }
 
+Checkpoint::~Checkpoint() {
+  if (files_ == nullptr) return;
+  for (const auto& file : files_->files()) file->drop_pages(0, file->size());
+}
+
 Status Checkpoint::complete(bool with_engram) const {
   if (!missing_.empty()) {
     return data_loss(path_ + ": missing tensors: " + some_names(missing_));

@@ -31,6 +31,12 @@ class Checkpoint {
     WeightInfo info;
   };
 
+  Checkpoint() = default;
+  // What small reads have left of the files in the page cache goes with it.
+  ~Checkpoint();
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
   static Result<std::unique_ptr<Checkpoint>> open(const std::string& model_path,
                                                   const std::string& engram_path);
 

@@ -21,6 +21,7 @@ constexpr int64_t kLengthBytes = 8;
 constexpr int kSamplesPerFile = 64;
 constexpr int64_t kSampleBytes = 4096;
 constexpr int64_t kBlockReadBytesMax = 4 << 20;
+constexpr int64_t kDropReadBytesLeast = 1 << 20;  // smaller pieces share pages with others
 
 bool is_folder(const std::string& path) {
   struct stat info = {};
@@ -212,8 +213,13 @@ std::string Safetensors::where(const TensorInfo& t) const {
 Status Safetensors::read(const TensorInfo& t, int64_t offset, std::span<std::byte> out) const {
   TF_CHECK(offset >= 0 && offset <= t.bytes &&
            static_cast<int64_t>(out.size()) <= t.bytes - offset);
-  const Status status = files_[static_cast<size_t>(t.file)]->read(t.offset + offset, out);
-  return status.ok() ? status : status.with_context("tensor " + t.name);
+  const ReadFile& file = *files_[static_cast<size_t>(t.file)];
+  const Status status = file.read(t.offset + offset, out);
+  if (!status.ok()) return status.with_context("tensor " + t.name);
+  // Weights are read once, and their pages would take memory that they need themselves.
+  const auto bytes = static_cast<int64_t>(out.size());
+  if (bytes >= kDropReadBytesLeast) file.drop_pages(t.offset + offset, bytes);
+  return status;
 }
 
 Status Safetensors::read_block(const TensorInfo& t, int64_t pitch, int64_t begin, int64_t end,

@@ -3,8 +3,10 @@
 usage: model_folder.py TFCTL MODEL_FOLDER   (a small model, to be prepared)
 """
 
+import ctypes
 import hashlib
 import json
+import mmap
 import os
 import pathlib
 import random
@@ -26,6 +28,7 @@ FILES = {
     "model-00002-of-00002.safetensors": random.Random(2).randbytes(100_000),
     "engram/model-00047.safetensors": random.Random(3).randbytes(90_000),
 }
+LARGE_MIB = 100
 # What ssh does: options, "--", a host, and words for a shell there. The host "down" can't be reached.
 SSH = """#!/bin/sh
 echo "$@" >>"$FAKE_SSH_LOG"
@@ -42,6 +45,22 @@ host=$1; shift
 [ -z "$host" ] && exit 255
 PATH=$FAKE_SSH_PATH exec sh -c "$*"
 """
+
+
+def cached_share(path: pathlib.Path) -> float:
+    """How much of a file is in the page cache."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    size = path.stat().st_size
+    pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    with open(path, "rb") as file:
+        where = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    assert where not in (None, ctypes.c_void_p(-1).value) and libc.mincore(where, size, pages) == 0
+    libc.munmap(where, size)
+    return sum(page & 1 for page in pages.raw) / len(pages)
 
 
 class FolderTest(unittest.TestCase):
@@ -114,6 +133,40 @@ class FolderTest(unittest.TestCase):
                 self.assertIn(f"{name}: has the SHA-256", self.tfctl("model", "verify", self.folder, code=1).stdout)
             (self.folder / name).write_bytes(data)
         self.tfctl("model", "verify", self.folder)
+
+    def test_hashing_leaves_no_page_cache_behind(self):
+        # The page cache would compete with the model for a Spark's one memory.
+        large = self.folder / "model-00001-of-00002.safetensors"
+        with open(large, "wb") as file:
+            for _ in range(LARGE_MIB):
+                file.write(random.Random(9).randbytes(4096) * 256)
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if cached_share(large) > 0.5:
+            self.skipTest("the temporary folder is in memory")
+        self.record()
+        self.assertLess(cached_share(large), 0.1)
+        with open(large, "rb") as file:
+            while file.read(1 << 20):
+                pass
+        self.assertGreater(cached_share(large), 0.9)  # as after a copy
+        self.tfctl("model", "verify", self.folder)
+        self.assertLess(cached_share(large), 0.1)
+
+    def test_loading_leaves_no_page_cache_behind(self):
+        model, images = self.root / "loaded", self.root / "images"
+        shutil.copytree(MODEL, model)
+        weights = model / "model.safetensors"
+        with open(weights, "rb+") as file:
+            os.fsync(file.fileno())  # what is not on disk yet cannot be dropped
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if cached_share(weights) > 0.5:
+                self.skipTest("the temporary folder is in memory")
+            while file.read(1 << 20):
+                pass
+        self.assertGreater(cached_share(weights), 0.9)  # as after a copy
+        self.tfctl("model", "prepare", "--model", model, "--out", images, "--world", "1")
+        self.assertLess(cached_share(weights), 0.1)
 
     def test_a_damaged_record_is_no_record(self):
         self.record()
