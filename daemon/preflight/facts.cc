@@ -45,7 +45,7 @@ class Digest {
 
 // The header of a safetensors file, or what there is of it.
 std::string header_of(const Machine& machine, const std::string& path) {
-  const std::string head = machine.read_head(path, 8).value_or("");
+  std::string head = machine.read_head(path, 8).value_or("");
   if (head.size() < 8) return head;
   uint64_t length = 0;
   for (size_t i = 8; i-- > 0;) length = length << 8 | static_cast<unsigned char>(head[i]);
@@ -55,7 +55,7 @@ std::string header_of(const Machine& machine, const std::string& path) {
 
 void add_folder(const Machine& machine, const std::string& folder, Digest& digest) {
   for (const std::string& name : machine.list(folder)) {
-    const std::string path = folder + "/" + name;
+    const std::string path = concat({folder, "/", name});
     if (name.ends_with(".safetensors")) {
       digest.add(name);
       digest.add(std::to_string(machine.file_bytes(path).value_or(-1)));

@@ -18,7 +18,7 @@ END = re.compile(r"^([|;&>].*|\.\.\.|\[.*|.*\]|<.*)$")
 
 # Pages whose indented code is typed, and what may stand at the beginning of such a line.
 TYPED = ("install", "network", "operations", "staged-validation", "expose")
-PROGRAMS = {"tfctl", "sudo", "packaging/bootstrap", "packaging/build-deb", "scp", "ssh", "ssh-copy-id", "curl", "systemctl", "systemd-run", "ip", "ping", "ls", "uname",
+PROGRAMS = {"tfctl", "sudo", "packaging/bootstrap", "packaging/build-deb", "scp", "ssh", "ssh-keygen", "ssh-copy-id", "curl", "systemctl", "systemd-run", "ip", "ping", "ls", "uname",
             "grep", "openssl", "echo"}
 SUDO = {"adduser", "apt", "apt-mark", "cat", "ssh", "ssh-keygen", "tfctl", "systemctl", "install", "tee", "scp", "netplan", "ufw", "nvidia-smi", "ssh-copy-id"}
 

@@ -44,26 +44,36 @@ def os_release(key: str) -> str:
     return ""
 
 
-def base_root(cache: pathlib.Path) -> pathlib.Path:
-    """A root of the host's own release; made once for a list of packages."""
-    suite = os_release("VERSION_CODENAME")
+def base_root(cache: pathlib.Path, given: pathlib.Path | None = None) -> pathlib.Path:
+    """A root of the host's own release, or a copy of the one that is given; made once for a list of
+    packages."""
+    suite = os_release("VERSION_CODENAME") if given is None else f"given-{given.resolve().name}"
     root = cache / f"root-{suite}-{_key(suite, *PACKAGES, *MASKED, *SMALL, DPKG)}"
     if root.is_dir():
         return root
     cache.mkdir(parents=True, exist_ok=True)
     making = cache / f"making-{os.getpid()}"
     shutil.rmtree(making, ignore_errors=True)
+    if given is None:
+        _make_root(suite, making)
+    else:
+        subprocess.run(["cp", "-a", "--reflink=auto", given, making], check=True)
+    for unit in MASKED:
+        link = making / "etc/systemd/system" / unit
+        link.unlink(missing_ok=True)
+        link.symlink_to("/dev/null")
+    # What was left out of the system is not left out of the package that is tested.
+    (making / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").write_text(DPKG, encoding="ascii")
+    making.rename(root)
+    return root
+
+
+def _make_root(suite: str, making: pathlib.Path) -> None:
     command = ["mmdebstrap", "--quiet", "--variant=apt", "--mode=root", "--skip=cleanup/apt/lists",
                f"--include={','.join(PACKAGES)}", *SMALL]
     if os_release("ID") == "ubuntu":
         command.append("--components=main,universe")
     _make(command + [suite, str(making)], "mmdebstrap")
-    for unit in MASKED:
-        (making / "etc/systemd/system" / unit).symlink_to("/dev/null")
-    # What was left out of Debian is not left out of the package that is tested.
-    (making / "etc/dpkg/dpkg.cfg.d/99mmdebstrap").write_text(DPKG, encoding="ascii")
-    making.rename(root)
-    return root
 
 
 def download_depends(root: pathlib.Path, deb: pathlib.Path) -> None:
