@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "engine/base/status.h"
@@ -80,6 +81,8 @@ class Nfa {
 
  private:
   std::vector<State> states_;
+  // States inside characters: read one byte of a range, then go to a state.
+  std::map<std::tuple<int32_t, uint8_t, uint8_t>, int32_t> ends_;
 };
 
 // Subset construction; kInvalidArgument when a bound is passed.
@@ -88,6 +91,11 @@ Result<DfaPtr> nfa_to_dfa(const Nfa& nfa, int32_t start, int32_t final);
 // Pairs of states, each side may die alone (its label is then 0). `combine` must be 0 for (0, 0).
 Result<DfaPtr> dfa_product(const Dfa& a, const Dfa& b,
                            const std::function<uint32_t(uint32_t, uint32_t)>& combine);
+// Every text of valid UTF-8; its label: `always`, and bit i where parts[i] accepts it (at most 31
+// of them).
+Result<DfaPtr> dfa_sort_texts(const std::vector<DfaPtr>& parts, uint32_t always);
+// Whether some text is in both; cheaper than to build what is.
+bool dfa_meet(const Dfa& a, const Dfa& b);
 Result<DfaPtr> dfa_intersect(const Dfa& a, const Dfa& b);
 Result<DfaPtr> dfa_union(const Dfa& a, const Dfa& b);
 Result<DfaPtr> dfa_subtract(const Dfa& a, const Dfa& b);  // in a, not in b

@@ -239,11 +239,17 @@ void Nfa::code_points(int32_t from, uint32_t low, uint32_t high, int32_t to) {
   std::array<uint8_t, 4> a{}, b{};
   const size_t n = utf8_encode(low, a);
   (void)utf8_encode(high, b);
-  for (size_t i = 0; i < n; ++i) {
-    const int32_t next = i + 1 == n ? to : add();
-    edge(from, a[i], b[i], next);
-    from = next;
+  // From the last byte on: characters that end alike share the states of their ends.
+  int32_t next = to;
+  for (size_t i = n; i-- > 1;) {
+    const auto [it, fresh] = ends_.try_emplace({next, a[i], b[i]}, -1);
+    if (fresh) {
+      it->second = add();
+      edge(it->second, a[i], b[i], next);
+    }
+    next = it->second;
   }
+  edge(from, a[0], b[0], next);
 }
 
 Result<DfaPtr> nfa_to_dfa(const Nfa& nfa, int32_t start, int32_t final) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 
 namespace tensorfold::grammar {
 namespace {
@@ -14,6 +15,17 @@ constexpr int kMergeRoundsMax = 64;         // deeper differences leave the sche
 constexpr size_t kCoveredLookedMax = 1024;  // alternatives of one node that are compared
 
 using Words = std::vector<int64_t>;
+
+struct WordsHash {
+  size_t operator()(const Words& words) const {
+    uint64_t h = 1469598103934665603U;
+    for (const int64_t w : words) {
+      h = (h ^ static_cast<uint64_t>(w)) * 0xFF51AFD7ED558CCDU;
+      h ^= h >> 32;
+    }
+    return static_cast<size_t>(h);
+  }
+};
 
 class Merger {
  public:
@@ -75,7 +87,10 @@ class Merger {
       once(n.objects, object_class_, object);
       once(n.arrays, array_class_, array);
     }
-    for (ValueNode& n : program_.nodes) drop_covered(n);
+    // Of equal nodes only the first is referred to.
+    for (size_t i = 0; i < program_.nodes.size(); ++i) {
+      if (node[at(node_class_[i])] == static_cast<int32_t>(i)) drop_covered(program_.nodes[i]);
+    }
   }
 
  private:
@@ -86,13 +101,10 @@ class Merger {
     for (size_t i = 0; i < n.objects.size(); ++i) {
       // All of them are different languages by now, or at least written differently: of two that
       // cover each other the first stays.
-      const auto covers = [&](uint32_t other) {
-        return covered(program_.objects[n.objects[i]], program_.objects[other]);
-      };
+      const auto covers = [&](uint32_t other) { return covered(n.objects[i], other); };
       bool drop = std::any_of(kept.begin(), kept.end(), covers);
       for (size_t j = i + 1; j < n.objects.size() && !drop; ++j)
-        drop = covers(n.objects[j]) &&
-               !covered(program_.objects[n.objects[j]], program_.objects[n.objects[i]]);
+        drop = covers(n.objects[j]) && !covered(n.objects[j], n.objects[i]);
       if (!drop) kept.push_back(n.objects[i]);
     }
     n.objects.swap(kept);
@@ -104,26 +116,28 @@ class Merger {
     if (!s.base->universal || s.other.size() != 1) return std::nullopt;
     return s.other.begin()->second;
   }
-  static const ObjectShape::Property* find(const ObjectShape& s, const std::string& name) {
-    for (const auto& p : s.properties) {
-      if (p.name == name) return &p;
-    }
-    return nullptr;
+  const ObjectShape::Property* find(uint32_t object, int64_t name) const {
+    const std::vector<int64_t>& names = names_[object];
+    const auto place = std::find(names.begin(), names.end(), name);
+    if (place == names.end()) return nullptr;
+    return &program_.objects[object].properties[static_cast<size_t>(place - names.begin())];
   }
 
-  // Every value of `a` is one of `b` (false when that is not plain to see).
-  bool covered(const ObjectShape& a, const ObjectShape& b) const {
+  // Every value of object `i` is one of `j` (false when that is not plain to see).
+  bool covered(uint32_t i, uint32_t j) const {
+    const ObjectShape &a = program_.objects[i], &b = program_.objects[j];
     if (a.ordered || b.ordered || a.min < b.min || a.max > b.max) return false;
     const auto rest_a = others(a), rest_b = others(b);
     if (!rest_a || !rest_b || !within(*rest_a, *rest_b)) return false;
-    for (const auto& p : b.properties) {
-      const ObjectShape::Property* const own = find(a, p.name);
-      if (p.required && (own == nullptr || !own->required)) return false;
-      if (!within(own != nullptr ? own->value : *rest_a, p.value)) return false;
+    for (size_t p = 0; p < b.properties.size(); ++p) {
+      const ObjectShape::Property* const own = find(i, names_[j][p]);
+      if (b.properties[p].required && (own == nullptr || !own->required)) return false;
+      if (!within(own != nullptr ? own->value : *rest_a, b.properties[p].value)) return false;
     }
-    return std::all_of(a.properties.begin(), a.properties.end(), [&](const auto& p) {
-      return find(b, p.name) != nullptr || within(p.value, *rest_b);
-    });
+    for (size_t p = 0; p < a.properties.size(); ++p) {
+      if (find(j, names_[i][p]) == nullptr && !within(a.properties[p].value, *rest_b)) return false;
+    }
+    return true;
   }
 
   bool within(int32_t a, int32_t b) const {
@@ -144,7 +158,7 @@ class Merger {
 
   template <typename Describe>
   static size_t number(size_t count, std::vector<int32_t>& classes, Describe describe) {
-    std::map<Words, int32_t> seen;
+    std::unordered_map<Words, int32_t, WordsHash> seen;
     Words words;
     std::vector<int32_t> next(count);
     for (size_t i = 0; i < count; ++i) {

@@ -147,21 +147,15 @@ Result<DfaPtr> SchemaCompiler::names_by_patterns(const Conj& conj,
                                                  const std::vector<std::string>& sources) {
   DfaPtr& known = pattern_names_[sources];
   if (known) return known;
-  DfaPtr base = dfa_universal();
-  TF_ASSIGN_OR_RETURN(base, dfa_product(*base, Dfa(), [](uint32_t x, uint32_t) {
-                        return x != 0 ? kOtherBit : 0U;
-                      }));
-  for (size_t i = 0; i < sources.size(); ++i) {
-    TF_ASSIGN_OR_RETURN(const DfaPtr pattern, doc_.pattern(sources[i]));
-    if (pattern->empty()) continue;
-    const uint32_t bit = 1U << i;
-    Result<DfaPtr> both = dfa_product(
-        *base, *pattern, [bit](uint32_t x, uint32_t y) { return x != 0 && y != 0 ? x | bit : x; });
-    if (!both.ok()) return error(conj, "patternProperties", both.status().message());
-    base = *both;
+  std::vector<DfaPtr> patterns;
+  for (const std::string& source : sources) {
+    TF_ASSIGN_OR_RETURN(const DfaPtr pattern, doc_.pattern(source));
+    patterns.push_back(pattern);
   }
-  known = base;
-  return base;
+  const Result<DfaPtr> base = dfa_sort_texts(patterns, kOtherBit);
+  if (!base.ok()) return error(conj, "patternProperties", base.status().message());
+  known = *base;
+  return known;
 }
 
 bool SchemaCompiler::inhabited(const ObjectShape& s) const {

@@ -373,12 +373,12 @@ Result<bool> TermBuilder::term_empty(const Term& t, const Conj& conj, int depth)
     if (c < 0 || (c == 0 && !n.low_open && !n.high_open)) return false;
   }
   if ((t.types & kTypeString) != 0 && t.min_length <= t.max_length) {
-    DfaPtr all = dfa_universal();
-    for (const DfaPtr& d : t.texts) {
-      if (all->empty()) break;
-      TF_ASSIGN_OR_RETURN(all, dfa_intersect(*all, *d));
+    if (t.texts.empty()) return false;
+    DfaPtr all = t.texts[0];
+    for (size_t i = 1; i + 1 < t.texts.size() && !all->empty(); ++i) {
+      TF_ASSIGN_OR_RETURN(all, dfa_intersect(*all, *t.texts[i]));
     }
-    if (!all->empty()) return false;
+    if (t.texts.size() == 1 ? !all->empty() : dfa_meet(*all, *t.texts.back())) return false;
   }
   if ((t.types & kTypeArray) != 0 && t.min_items <= t.max_items) {
     bool empty = false;
