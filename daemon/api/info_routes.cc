@@ -24,6 +24,9 @@ void put_totals(JsonOut& json, const EngineStats& stats) {
   json.key("rounds_total").number(stats.rounds_total);
   json.key("drafted_total").number(stats.drafted_total);
   json.key("accepted_total").number(stats.accepted_total);
+  json.key("forced_drafted_total").number(stats.forced_drafted_total);
+  json.key("forced_accepted_total").number(stats.forced_accepted_total);
+  json.key("masks_put_off_total").number(stats.masks_put_off_total);
   json.key("loops_closed_total").number(stats.loops_closed_total);
   json.key("loops_ended_total").number(stats.loops_ended_total);
   json.key("context_length").number(stats.context);
