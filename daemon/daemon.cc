@@ -288,7 +288,11 @@ void Daemon::watch_engine(const EngineStats& stats) {
     if (ready_) {
       log_.error("the engine failed: " + stats.state_detail, {{"TF_EVENT", "engine_failed"}});
     } else {
-      log_.error("the model cannot be loaded: " + stats.state_detail + service::kAdviceModel,
+      // Settings and memory are no matter of the files.
+      const bool files = stats.failure != StatusCode::kInvalidArgument &&
+                         stats.failure != StatusCode::kUnavailable;
+      log_.error("the model cannot be loaded: " + stats.state_detail +
+                     (files ? service::kAdviceModel : ""),
                  {{"TF_EVENT", "model_failed"}});
     }
     notifier_.status("failed: " + stats.state_detail);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/memory_plan.h"
 #include "engine/spill_start.h"
 #include "engine/weights/weight_source.h"
 
@@ -14,6 +15,7 @@ constexpr int64_t kMib = 1 << 20;
 
 struct SourceFacts {
   int64_t parameters = 0;  // values of all weights and Engram tables
+  int64_t rank_bytes = 0;  // this rank's weights
   std::string fingerprint;
 };
 
@@ -31,7 +33,18 @@ Result<SourceFacts> source_facts(const EngineOptions& options) {
   for (const WeightInfo& w : source->weights()) count += w.out * w.in;
   const EngramConfig& engram = source->config().engram;
   for (const int64_t rows : engram.table_rows) count += rows * engram.row_width;
-  return SourceFacts{count, source->fingerprint()};
+  return SourceFacts{count, source->rank_bytes(), source->fingerprint()};
+}
+
+// Before anything is taken. A GPU with a memory of its own says by itself what does not fit; one
+// that shares the machine's would take the machine down.
+Status check_memory(const RankSizes& sizes, const SourceFacts& facts, LogSink& log) {
+  const MemoryPlan plan = plan_memory(sizes.layout, facts.rank_bytes);
+  log.info(plan_text(plan));
+  const std::string_view device = sizes.device->name();
+  const auto host = host_memory();
+  const bool shared = device == "cpu" || device.find("GB10") != device.npos;
+  return shared && host ? check_plan(plan, *host) : ok_status();
 }
 
 PlannerOptions planner_options(const EngineOptions& options, const ModelConfig& config,
@@ -90,6 +103,7 @@ Result<std::shared_ptr<LoadedRank>> load_rank(const EngineOptions& options, cons
                                               const Clock& clock, LogSink& log) {
   progress("loading: weights");
   TF_ASSIGN_OR_RETURN(const SourceFacts facts, source_facts(options));
+  TF_RETURN_IF_ERROR(check_memory(sizes, facts, log));
   auto out = std::make_shared<LoadedRank>();
   out->parameters = facts.parameters;
   const ClusterOptions& cluster = options.cluster;

@@ -54,6 +54,8 @@ def cases(model: pathlib.Path, folder: pathlib.Path, port: int) -> list[tuple]:
         ("no keys", '[http]\nlisten = "0.0.0.0:0"\n', control, 78, r"keys_file"),
         ("no model", free + "[model]\npath = '/nowhere/model'\n", control, 78,
          r"/nowhere/model.*correct the settings"),
+        ("more cache than memory", free + "[cache]\npool_tokens = 1000000000\n", control, 78,
+         r"memory: weights .* cache .*1000000000 positions.* stay free\. cache\.pool_tokens = \d+ would fit, or free memory$"),
         ("damaged model", free + f"[model]\npath = '{damaged_model(model, folder)}'\n", control, None,
          r"model\.safetensors.*tfctl model verify"),
     ]
