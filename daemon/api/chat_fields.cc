@@ -69,6 +69,9 @@ Status read_beam_search(const Json& value, const Defaults&, ChatCall&) {
 Status read_echo(const Json& value, const Defaults&, ChatCall&) {
   return must_be(value, Json::boolean(false), "echo");
 }
+Status read_verbosity(const Json& value, const Defaults&, ChatCall&) {
+  return must_be(value, Json::string("medium"), "verbosity");
+}
 Status read_stop_ids(const Json& value, const Defaults&, ChatCall&) {
   return must_be(value, Json::array({}), "stop_token_ids");
 }
@@ -108,7 +111,7 @@ constexpr ChatField kFields[] = {
      "choices, up to 16", "1", R"({"type":"integer","minimum":1,"maximum":16})"},
     kReasoningEffortRow,
     {"thinking", kUsed, read_thinking,
-     "{type: enabled or disabled}, budget_tokens",
+     "{type: enabled or disabled}, budget_tokens; or true, false",
      "see Thinking", R"({"type":["object","boolean"]})"},
     kEnableThinkingRow,
     {"thinking_budget", kUsed, read_thinking_budget,
@@ -152,6 +155,8 @@ constexpr ChatField kFields[] = {
     {"use_beam_search", kUsed, read_beam_search,
      "no other value is taken", "false", R"({"const":false})"},
     {"echo", kUsed, read_echo, "no other value is taken", "false", R"({"const":false})"},
+    {"verbosity", kUsed, read_verbosity,
+     "no other value is taken", "medium", R"({"const":"medium"})"},
     {"stop_token_ids", kUsed, read_stop_ids, "no other value is taken", "[]", R"({"const":[]})"},
 
     kUserRow,
@@ -167,7 +172,6 @@ constexpr ChatField kFields[] = {
     {"function_call", kRefused, nullptr, "use tool_choice"},
     {"audio", kRefused, nullptr, "text only"},
     {"web_search_options", kRefused, nullptr, "there is no search"},
-    {"verbosity", kRefused, nullptr, "ask in the prompt"},
     {"chat_template", kRefused, nullptr, "the model's own encoder writes the prompt"},
     {"documents", kRefused, nullptr, "put them in a message"},
 };

@@ -92,8 +92,10 @@ std::string error_json(int http_status, std::string_view message) {
 }
 
 std::string error_json(Dialect dialect, int http_status, const Status& status) {
-  return dialect == Dialect::kMessages ? render_messages(http_status, status)
-                                       : error_json(http_status, status);
+  if (dialect == Dialect::kMessages) return render_messages(http_status, status);
+  // The engine knows a conversation by its name in the chat API.
+  const bool renamed = dialect == Dialect::kResponses && status.param() == "messages";
+  return render(http_status, status.message(), renamed ? "input" : status.param(), status.reason());
 }
 
 http::Response error_response(Dialect dialect, int http_status, const Status& status) {

@@ -60,7 +60,7 @@ inline constexpr ChatField kEnableThinkingRow = {
     "true or false", "see Thinking", kBoolean};
 inline constexpr ChatField kChatTemplateKwargsRow = {
     "chat_template_kwargs", FieldUse::kUsed, read_template_kwargs,
-    "thinking, enable_thinking, reasoning_effort; they win over the top level's",
+    "thinking, enable_thinking, thinking_mode, reasoning_effort; they win over the top level's",
     "none", kTemplateKwargs};
 inline constexpr ChatField kParallelToolCallsRow = {
     "parallel_tool_calls", FieldUse::kUsed, read_parallel_calls,

@@ -190,7 +190,8 @@ Status read_logit_bias(const Json& value, const Defaults&, ChatCall& call) {
     TokenId id = -1;
     const char* end = name.data() + name.size();
     const auto parsed = std::from_chars(name.data(), end, id);
-    if (parsed.ec != std::errc() || parsed.ptr != end || id < 0) {
+    // "07" would be a second name of 7.
+    if (parsed.ec != std::errc() || parsed.ptr != end || std::to_string(id) != name || id < 0) {
       return invalid_argument(path + " is not a token id", path);
     }
     TF_ASSIGN_OR_RETURN(const double number, read_number(bias, path, -100, 100));

@@ -72,17 +72,31 @@ Status read_thinking_budget(const Json& value, const Defaults&, ChatCall& call) 
   return ok_status();
 }
 
+namespace {
+
+Result<bool> read_mode(const Json& value, const std::string& path) {
+  const std::string_view mode = value.is_string() ? value.as_string() : std::string_view();
+  if (mode == "thinking" || mode == "chat") return mode == "thinking";
+  return invalid_argument(path + " must be thinking or chat", path);
+}
+
+}  // namespace
+
 Status read_template_kwargs(const Json& value, const Defaults& defaults, ChatCall& call) {
   if (!value.is_object()) return wrong_kind("chat_template_kwargs", "an object", value);
   for (const auto& [name, member] : value.as_object()) {
     const std::string path = "chat_template_kwargs." + name;
-    if (name != "thinking" && name != "enable_thinking" && name != "reasoning_effort") {
-      return invalid_argument("unknown field " + path, path);
-    }
+    const bool known = name == "thinking" || name == "enable_thinking" || name == "thinking_mode" ||
+                       name == "reasoning_effort" || name == "drop_thinking";
+    if (!known) return invalid_argument("unknown field " + path, path);
     if (member.is_null()) continue;
     if (name == "reasoning_effort") {
       TF_RETURN_IF_ERROR(set_effort(member, path, defaults, call.thinking));
       call.thinking.effort_from_kwargs = true;
+    } else if (name == "drop_thinking") {
+      TF_RETURN_IF_ERROR(must_be(member, Json::boolean(true), path));
+    } else if (name == "thinking_mode") {  // as the model's own encoder calls it
+      TF_ASSIGN_OR_RETURN(call.thinking.switched, read_mode(member, path));
     } else {
       TF_ASSIGN_OR_RETURN(call.thinking.switched, read_bool(member, path));
     }

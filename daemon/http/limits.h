@@ -10,6 +10,8 @@ namespace tensorfold::http {
 inline constexpr size_t kTargetBytesMax = 8 * 1024;         // request target; past it: 414
 inline constexpr size_t kHeaderCountMax = 100;              // fields of one request; past it: 431
 inline constexpr size_t kReadBufferBytes = 64 * 1024;       // one read from a socket
+inline constexpr size_t kChunkFrameBytesMax = 64;           // around each chunk of a body, and
+inline constexpr size_t kChunkSpareBytesMax = 16 * 1024;    // in all; past both: 400
 inline constexpr size_t kPipelinedBytesMax = 64 * 1024;     // kept while a reply is being written
 inline constexpr size_t kRefusedBodyBytesMax = 64 * 1024;   // read though refused; past it: closed
 inline constexpr size_t kLingerBytesMax = 4 * 1024 * 1024;  // read and dropped after a refusal

@@ -44,6 +44,7 @@ RequestParser::RequestParser(const Limits& limits) : limits_(limits) {
   settings_.on_header_value = on_value;
   settings_.on_header_value_complete = on_value_complete;
   settings_.on_headers_complete = on_headers_complete;
+  settings_.on_chunk_header = on_chunk;
   settings_.on_body = on_body;
   settings_.on_message_complete = on_message_complete;
   reset();
@@ -57,6 +58,7 @@ void RequestParser::reset() {
   field_.clear();
   value_.clear();
   header_bytes_ = header_count_ = 0;
+  wire_bytes_ = chunks_ = 0;
   started_ = headers_complete_ = complete_ = false;
 }
 
@@ -68,9 +70,16 @@ RequestParser::Step RequestParser::feed(std::string_view data) {
   }
   const bool had_headers = headers_complete_;
   const llhttp_errno_t code = llhttp_execute(&parser_, data.data(), data.size());
-  if (code == HPE_OK) return {Event::kNeedMore, data.size()};
+  size_t consumed = data.size();
   if (code == HPE_PAUSED) {
-    const auto consumed = static_cast<size_t>(llhttp_get_error_pos(&parser_) - data.data());
+    consumed = static_cast<size_t>(llhttp_get_error_pos(&parser_) - data.data());
+  }
+  if (had_headers && (code == HPE_OK || code == HPE_PAUSED) && !count_frames(consumed)) {
+    failed_ = true;
+    return {Event::kError, data.size()};
+  }
+  if (code == HPE_OK) return {Event::kNeedMore, consumed};
+  if (code == HPE_PAUSED) {
     llhttp_resume(&parser_);
     if (complete_) return {Event::kComplete, consumed};
     return {had_headers ? Event::kNeedMore : Event::kHeaders, consumed};
@@ -114,6 +123,16 @@ int RequestParser::count_header_bytes(size_t bytes) {
   if (header_bytes_ <= limits_.header_bytes) return 0;
   return fail(431,
               "request headers are longer than " + std::to_string(limits_.header_bytes) + " bytes");
+}
+
+// A chunked body's size lines, extensions and trailers are not kept, but they take time to read.
+bool RequestParser::count_frames(size_t bytes) {
+  if ((parser_.flags & F_CHUNKED) == 0) return true;
+  wire_bytes_ += bytes;
+  const size_t spare = limits_.header_bytes + kChunkSpareBytesMax;
+  if (wire_bytes_ - request_.body.size() <= spare + chunks_ * kChunkFrameBytesMax) return true;
+  fail(400, "malformed HTTP request: the chunks of the body carry more than the body");
+  return false;
 }
 
 int RequestParser::on_begin(llhttp_t* parser) {
@@ -188,9 +207,15 @@ int RequestParser::finish_headers() {
   if (hosts > 1 || (hosts == 0 && request_.version_minor >= 1)) {
     return fail(400, "malformed HTTP request: exactly one Host header is needed");
   }
+  if (const std::string* coding = request_.header("transfer-encoding"); coding != nullptr) {
+    std::string value = *coding;
+    lower(value);
+    if (value != "chunked") {
+      return fail(501, "Transfer-Encoding '" + value + "': only chunked is spoken here");
+    }
+  }
   if ((parser_.flags & F_CONTENT_LENGTH) != 0 && parser_.content_length > limits_.body_bytes) {
-    return fail(413,
-                "the request body is longer than " + std::to_string(limits_.body_bytes) + " bytes");
+    return body_too_long();
   }
   if (const std::string* expect = request_.header("expect"); expect != nullptr) {
     std::string value = *expect;
@@ -208,12 +233,22 @@ int RequestParser::on_headers_complete(llhttp_t* parser) {
   return HPE_PAUSED;
 }
 
+int RequestParser::body_too_long() {
+  return fail(413,
+              "the request body is longer than " + std::to_string(limits_.body_bytes) + " bytes");
+}
+
+// A chunk says its size first.
+int RequestParser::on_chunk(llhttp_t* parser) {
+  RequestParser& me = self(parser);
+  ++me.chunks_;
+  const size_t room = me.limits_.body_bytes - me.request_.body.size();
+  return parser->content_length > room ? me.body_too_long() : 0;
+}
+
 int RequestParser::on_body(llhttp_t* parser, const char* at, size_t length) {
   RequestParser& me = self(parser);
-  if (me.request_.body.size() + length > me.limits_.body_bytes) {
-    return me.fail(
-        413, "the request body is longer than " + std::to_string(me.limits_.body_bytes) + " bytes");
-  }
+  if (me.request_.body.size() + length > me.limits_.body_bytes) return me.body_too_long();
   if (me.request_.body.capacity() == 0 && (parser->flags & F_CHUNKED) == 0) {
     me.request_.body.reserve(length + parser->content_length);
   }

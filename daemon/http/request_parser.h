@@ -50,11 +50,14 @@ class RequestParser {
   static int on_value(llhttp_t* parser, const char* at, size_t length);
   static int on_value_complete(llhttp_t* parser);
   static int on_headers_complete(llhttp_t* parser);
+  static int on_chunk(llhttp_t* parser);
   static int on_body(llhttp_t* parser, const char* at, size_t length);
   static int on_message_complete(llhttp_t* parser);
 
   int fail(int status, std::string message);  // gives the value that stops llhttp
   int count_header_bytes(size_t bytes);
+  bool count_frames(size_t bytes);
+  int body_too_long();
   int finish_headers();
   int split_target();
 
@@ -65,6 +68,8 @@ class RequestParser {
   std::string target_, field_, value_;
   size_t header_bytes_ = 0;
   size_t header_count_ = 0;
+  size_t wire_bytes_ = 0;  // of a chunked body, frames included
+  size_t chunks_ = 0;
   bool started_ = false;
   bool headers_complete_ = false;
   bool complete_ = false;

@@ -109,6 +109,7 @@ BOOST_AUTO_TEST_CASE(malformed_requests_have_a_status) {
       {"POST / HTTP/1.1\r\n" + host + "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
        400},
       {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked, gzip\r\n\r\n", 400},
+      {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: gzip, chunked\r\n\r\n", 501},
       {"POST / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
       {"POST / HTTP/1.1\r\n" + host + "Expect: coffee\r\nContent-Length: 1\r\n\r\n", 417},
   };
@@ -133,6 +134,10 @@ BOOST_AUTO_TEST_CASE(limits_hold_one_past_them) {
   const std::string chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
   BOOST_TEST(parse(chunked + "a\r\n0123456789\r\n0\r\n\r\n", 5, limits).complete);
   BOOST_TEST(parse(chunked + "b\r\n01234567890\r\n0\r\n\r\n", 5, limits).status == 413);
+  // Refused by its size line, before a byte of it has come.
+  BOOST_TEST(parse(chunked + "b\r\n", 5, limits).status == 413);
+  BOOST_TEST(parse(chunked + "3\r\nabc\r\n8\r\n", 5, limits).status == 413);
+  BOOST_TEST(parse(chunked + "ffffffffffffffff\r\n", 5, limits).status == 413);
 
   const auto with_header = [](size_t n) {
     return "GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(n, 'h') + "\r\n\r\n";
@@ -161,6 +166,29 @@ BOOST_AUTO_TEST_CASE(trailers_are_bounded) {
   std::string text = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n";
   for (size_t i = 0; i <= kHeaderCountMax; ++i) text += "T: x\r\n";
   BOOST_TEST(parse(text + "\r\n", 512).status == 431);
+}
+
+// What a chunked body has beside its bytes is dropped, and bounded: one long extension, or a short
+// one on every chunk.
+BOOST_AUTO_TEST_CASE(chunk_extensions_are_bounded) {
+  const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const auto extended = [&](size_t bytes) {
+    return head + "1;" + std::string(bytes, 'e') + "\r\nx\r\n0\r\n\r\n";
+  };
+  Limits limits;
+  limits.header_bytes = 1000;
+  const auto chunks = [&](size_t extension) {
+    std::string text = head;
+    for (int i = 0; i < 2000; ++i) text += "1;" + std::string(extension, 'e') + "\r\nx\r\n";
+    return text + "0\r\n\r\n";
+  };
+  for (const size_t piece : {size_t{7}, size_t{4096}}) {
+    BOOST_TEST(parse(extended(kChunkSpareBytesMax), piece, limits).complete);
+    BOOST_TEST(parse(extended(kChunkSpareBytesMax + 2000), piece, limits).status == 400);
+    BOOST_TEST(parse(chunks(kChunkFrameBytesMax - 6), piece, limits).complete);
+    BOOST_TEST(parse(chunks(kChunkFrameBytesMax + 10), piece, limits).status == 400);
+  }
+  BOOST_TEST(parse(chunks(1), 7, limits).request.body.size() == 2000);
 }
 
 BOOST_AUTO_TEST_CASE(absolute_form_and_upgrades) {
