@@ -5,12 +5,21 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <system_error>
 
 #include "engine/cluster/link_address.h"
 
 namespace tensorfold {
 namespace {
+
+constexpr std::string_view kGaveUp = "gave up: ";
+
+// Of more than two ranks one may give up because another one did: only why the first did counts.
+std::string first_cause(const std::string& reason) {
+  const size_t last = reason.rfind(kGaveUp);
+  return last == std::string::npos ? reason : reason.substr(last + kGaveUp.size());
+}
 
 #ifdef TF_PLANTED_FAULT  // tests: a peer that says nothing is taken to live
 constexpr bool kJudgesSilence = false;
@@ -215,7 +224,8 @@ bool Liveness::heard(Peer& peer, const Frame& frame) {
   }
   if (frame.header.type == FrameType::kGoodbye) {
     const std::string reason = decode_text(frame.payload).value_or("no reason");
-    if (frame.header.kind != kLeft) return lost(peer, "gave up: " + reason, "peer_closed");
+    if (frame.header.kind != kLeft)
+      return lost(peer, std::string(kGaveUp) + first_cause(reason), "peer_closed");
     {
       const std::lock_guard lock(mutex_);
       left_ = {peer.rank, reason};
