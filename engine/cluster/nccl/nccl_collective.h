@@ -18,8 +18,8 @@
 namespace tensorfold {
 
 inline constexpr int64_t kNcclWatchMs = 100;  // between two looks for errors
-inline constexpr int64_t kNcclSpinUs = 2000;  // of a wait, before it sleeps between looks
-inline constexpr int64_t kNcclNapUs = 200;
+inline constexpr int64_t kNcclSpinUs = 300;   // of a wait, before it sleeps between looks
+inline constexpr int64_t kNcclNapUs = 50;
 inline constexpr size_t kNcclExchangeBytesMax = size_t{1} << 30;  // of one rank in one exchange
 inline constexpr size_t kNcclFirstBytes = size_t{1} << 20;  // room for one rank's from the start
 
