@@ -3,6 +3,7 @@ thread, the same vocabulary and schemas, one engine at a time.
 
 usage: peers.py --work DIR --schemas DIR --tokenizer tokenizer.json --tfctl PROGRAM
                 [--suite DIR] [--engines ours,llguidance,xgrammar] [--limit N] [--seconds 60]
+                [--minutes M] [--json FILE]
 
 --schemas: files {schema, tests: [{valid, data}]}. --suite: files of the JSON-Schema-Test-Suite
 (lists of {schema, tests}); each test counts by itself. The peers are called in a loop, the engine
@@ -11,10 +12,17 @@ schema's), until the mask's words are readable in memory; the cost of an empty c
 subtracted. Times are the calling thread's own, so that what else runs on the machine does not count. White
 space is free and members that a schema does not mention are allowed, for all. Caches are off: every
 schema is compiled once.
+
+What a peer did with a schema is kept in --work as soon as it is known: the same command again goes
+on where the last one ended. --minutes: begin no further schema after so long; --seconds: processor
+time of a peer for one schema. --json: the whole result (else it is printed). Another package
+version, other limits or other cases begin anew.
 """
 
 import argparse
 import functools
+import hashlib
+import importlib.metadata
 import json
 import multiprocessing
 import os
@@ -175,8 +183,8 @@ def one_schema(engine, encode, seconds, content, pipe):
         good = replay(engine, start, ids, engine.end, out)
         out["rejected"] |= test["valid"] and not good
         out["accepted"] |= good and not test["valid"]
-    out["mask"] = [max(0, t - 2 * empty) for t in out["mask"]]
-    out["window"] = [max(0, t - 2 * WINDOW * empty) for t in out["window"]]
+    out["mask"] = [max(0, round(t - 2 * empty)) for t in out["mask"]]
+    out["window"] = [max(0, round(t - 2 * WINDOW * empty)) for t in out["window"]]
     out["empty"] = empty
     pipe.send(out)
 
@@ -199,10 +207,11 @@ def peer(name, options, cases, timed=True):
         encode = lambda t: tokenizer.encode(t, add_special_tokens=False).ids
     engine = {"llguidance": Llguidance, "xgrammar": Xgrammar}[name](
         text, options.width if timed else 0, end)
-    total = {"mask": [], "window": [], "compile": [], "passed": 0, "declined": 0, "rejected": 0,
-             "accepted": 0, "crashed": 0, "empty": []}
+    kept = Kept(options, name, timed, text if timed else "", cases)
     context = multiprocessing.get_context("fork")
-    for case in cases:
+    for number, case in enumerate(cases):
+        if number in kept.done or time.monotonic() > options.until:
+            continue
         here, there = context.Pipe()
         process = context.Process(target=one_schema, args=(engine, encode, options.seconds, case, there))
         process.start()
@@ -215,11 +224,38 @@ def peer(name, options, cases, timed=True):
             pass
         process.kill()
         process.join()
-        if out is None:
-            total["crashed"] += 1
-            continue
-        if "declined" in out:
-            total["declined"] += 1
+        kept.add(number, {"crashed": True} if out is None else out)
+    return summary(kept.done, len(cases))
+
+
+class Kept:
+    """What was found out so far, a line each; other cases, limits or versions have another file."""
+
+    def __init__(self, options, name, timed, vocabulary, cases):
+        what = [name, importlib.metadata.version(name), timed, options.seconds, options.width,
+                vocabulary, cases]
+        digest = hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
+        path = options.work / f"{name}-{digest}.jsonl"
+        self.done = {}
+        if path.exists():
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # the last one may be torn
+                    self.done.update({n: out for n, out in [json.loads(line)]})
+        path.write_text("".join(json.dumps(item) + "\n" for item in self.done.items()))
+        self.file = path.open("a")
+
+    def add(self, number, out):
+        self.done[number] = out
+        self.file.write(json.dumps([number, out]) + "\n")
+        self.file.flush()
+
+
+def summary(done, count):
+    total = {"mask": [], "window": [], "compile": [], "passed": 0, "declined": 0, "rejected": 0,
+             "accepted": 0, "crashed": 0, "empty": []}
+    for out in done.values():
+        if "crashed" in out or "declined" in out:
+            total["crashed" if "crashed" in out else "declined"] += 1
             continue
         for key in ("mask", "window"):
             total[key] += out[key]
@@ -229,6 +265,7 @@ def peer(name, options, cases, timed=True):
         total["accepted"] += out["accepted"]
         total["passed"] += not out["rejected"] and not out["accepted"]
     return {**{k: total[k] for k in ("passed", "declined", "rejected", "accepted", "crashed")},
+            "not_reached": count - len(done),
             "empty_call_us": (sum(total["empty"]) / len(total["empty"]) / 1000
                               if total["empty"] else None),
             **{k + "_us": figures(total[k]) for k in ("mask", "window", "compile")}}
@@ -246,7 +283,7 @@ def ours(options, cases):
     data = json.loads(run.stdout)
     return {"passed": len(data["passed"]), "declined": len(data["unsupported"]),
             "rejected": len(data["valid_rejected"]), "accepted": len(data["invalid_accepted"]),
-            "crashed": 0, "empty_call_us": data["empty_call_us"],
+            "crashed": 0, "not_reached": 0, "empty_call_us": data["empty_call_us"],
             **{k: data[k] for k in ("mask_us", "window_us", "compile_us")}}
 
 
@@ -270,8 +307,11 @@ def main():
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--width", type=int, default=129280)
+    parser.add_argument("--minutes", type=float, default=1e6)
+    parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--inside", action="store_true")
     options = parser.parse_args()
+    options.until = time.monotonic() + 60 * options.minutes
     options.work.mkdir(parents=True, exist_ok=True)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if not options.inside:
@@ -290,21 +330,28 @@ def main():
         if suite:
             quick = run if name == "ours" else functools.partial(run, timed=False)
             verdicts[name] = {k: v for k, v in quick(suite).items() if not k.endswith("_us")}
-    print(json.dumps({"schemas": len(cases), **result, "suite_tests": len(suite),
-                      "suite": verdicts}, indent=1))
+    versions = {name: importlib.metadata.version(name) for name in result if name != "ours"}
+    text = json.dumps({"schemas": len(cases), "versions": versions, **result,
+                       "suite_tests": len(suite), "suite": verdicts}, indent=1)
+    if options.json:
+        options.json.write_text(text + "\n")
+    else:
+        print(text)
     print("\n| engine | mask p50 / p99 / p99.9 / max us | window p50 / p99 us | "
-          "compile p50 / p99 / max ms | passed | declined | rejected | accepted | crashed |")
-    print("|---|---|---|---|---|---|---|---|---|")
+          "compile p50 / p99 / max ms | passed | declined | rejected | accepted | crashed | "
+          "not reached |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     number = lambda v, by=1: "-" if v is None else f"{v / by:.1f}"
     for name, r in result.items():
         masks = " / ".join(number(r["mask_us"][q]) for q in ("p50", "p99", "p99.9", "max"))
         windows = " / ".join(number(r["window_us"][q]) for q in ("p50", "p99"))
         compiles = " / ".join(number(r["compile_us"][q], 1000) for q in ("p50", "p99", "max"))
         print(f"| {name} | {masks} | {windows} | {compiles} | {r['passed']} | {r['declined']} | "
-              f"{r['rejected']} | {r['accepted']} | {r['crashed']} |")
+              f"{r['rejected']} | {r['accepted']} | {r['crashed']} | {r['not_reached']} |")
     for name, r in verdicts.items():
         print(f"suite, {name}: {r['passed']} of {len(suite)} right, {r['declined']} declined, "
-              f"{r['rejected']} rejected, {r['accepted']} accepted, {r['crashed']} crashed")
+              f"{r['rejected']} rejected, {r['accepted']} accepted, {r['crashed']} crashed, "
+              f"{r['not_reached']} not reached")
 
 
 if __name__ == "__main__":

@@ -50,8 +50,10 @@ def number(text):
 
 
 def as_ecma(schema):
-    """The schema with \\w and \\d as ECMA-262 has them: ASCII, where Python takes all of Unicode."""
-    spelled = {"w": "a-zA-Z0-9_", "d": "0-9"}
+    """The schema with \\w, \\d and \\s as ECMA-262 has them: the first two are ASCII, where Python
+    takes all of Unicode; white space has U+FEFF in it and not U+001C to U+001F or U+0085."""
+    spelled = {"w": "a-zA-Z0-9_", "d": "0-9",
+               "s": r"\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"}
 
     def pattern(text):
         out, inside, at = "", False, 0
