@@ -1,4 +1,4 @@
-// Breadth first over pairs of automaton state and place inside a character.
+// Breadth first over pairs of automaton state and place inside a character, a character at a time.
 #include "engine/grammar/closed_run.h"
 
 #include <algorithm>
@@ -90,71 +90,101 @@ uint32_t ClosedRuns::alive_kinds(int32_t state) const {
   return kinds;
 }
 
-const std::vector<ClosedRuns::Closed>& ClosedRuns::closed(int32_t state, uint32_t allowed) {
-  const auto [it, fresh] =
-      known_.try_emplace(static_cast<uint64_t>(allowed) << 32 | static_cast<uint32_t>(state));
-  std::vector<Closed>& out = it->second;
-  if (!fresh) return out;
+const std::vector<ClosedRuns::Closed>& ClosedRuns::closed(int32_t state, uint32_t allowed,
+                                                          uint32_t left) {
+  std::vector<Closed>& out = known_[{state, allowed, left}];
+  if (!out.empty()) return out;
   uint32_t kinds = alive_kinds(state) & allowed;
   while (kinds != 0) {
-    uint32_t failed = 0;
-    const uint32_t bytes = run(state, kinds, failed);
-    if (bytes > 0) out.push_back({kinds, bytes});
-    if (failed == 0 || bytes >= kRunLooked) break;
-    kinds &= ~failed;  // what cannot go on everywhere is left out: the rest may go farther
+    uint32_t failed = 0, led = 0;
+    const uint32_t chars = run(state, kinds, left, failed, led);
+    if (chars > 0) out.push_back({kinds, chars});
+    if (failed == 0 || chars >= kRunLooked) break;
+    // What cannot go on everywhere is left out, or what led to where it cannot: the fewer.
+    const bool leads = led != 0 && __builtin_popcount(led) < __builtin_popcount(failed);
+    kinds &= ~(leads ? led : failed);
   }
+  if (out.empty()) out.push_back({0, 0});
   return out;
 }
 
-// Breadth first, byte by byte.
-uint32_t ClosedRuns::run(int32_t state, uint32_t kinds, uint32_t& failed) {
-  using Pair = std::pair<int32_t, uint8_t>;
-  if (seen_.empty()) seen_.assign(dfa_.states() * kPlacesAll, 0);
+// Breadth first, character by character; `failed`: kinds that cannot go on, `led`: kinds of the
+// characters before those places.
+uint32_t ClosedRuns::run(int32_t state, uint32_t kinds, uint32_t left, uint32_t& failed,
+                         uint32_t& led) {
+  if (seen_.empty()) {
+    seen_.assign(dfa_.states() * kPlacesAll, 0);
+    via_.assign(dfa_.states(), 0);
+  }
   ++stamp_;
   size_t visited = 0;
   std::vector<Pair> now = {{state, 0}}, after;
-  const auto visit = [&](int32_t s, uint8_t byte, uint8_t place) {
+  via_[static_cast<size_t>(state)] = 0;
+  uint32_t chars = 0;
+  // False: cannot go on by this byte.
+  const auto visit = [&](int32_t s, uint8_t byte, uint8_t place, uint32_t kind) {
     const int32_t t = dfa_.step(s, byte);
     if (t < 0) return false;
-    uint32_t& seen = seen_[static_cast<size_t>(t) * kPlacesAll + place];
+    const auto i = static_cast<size_t>(t);
+    if (place == 0 && left != kRunForever && dfa_.min_chars[i] >= left - chars) return false;
+    uint32_t& seen = seen_[i * kPlacesAll + place];
     if (seen != stamp_) {
       seen = stamp_;
       ++visited;
-      after.emplace_back(t, place);
+      if (place == 0) via_[i] = 0;
+      (place == 0 ? after : now).emplace_back(t, place);
     }
+    if (place == 0) via_[i] |= 1U << kind;
     return true;
   };
-  for (uint32_t length = 0; !now.empty(); ++length) {
-    if (length >= kRunLooked || visited > kPairsMax) return length;
+  for (; !now.empty(); ++chars) {
+    if (chars >= kRunLooked || visited > kPairsMax) return chars;
+    if (left != kRunForever) ++stamp_;  // what is alive here need not be farther on
     after.clear();
-    for (const auto& [s, place] : now) {
-      if (place != 0) {
-        const Place& p = kPlaces[place % kInSpaceBlock];
-        const auto block = static_cast<uint8_t>(place & kInSpaceBlock);
-        const auto next = static_cast<uint8_t>(p.next == 0 ? 0 : p.next | block);
-        for (size_t i = 0; i < std::size(kContinuation); ++i) {
-          if (kContinuation[i] < p.low || kContinuation[i] > p.high) continue;
-          for (const uint8_t b : inner_[i]) {
-            if (!visit(s, b, next)) failed |= 1U << (block == 0 ? kBeyond : kBeyondSpace);
-          }
-        }
-        continue;
-      }
-      for (uint32_t k = 0; k < kBroken; ++k) {
-        if ((kinds >> k & 1U) == 0) continue;
-        for (const uint8_t b : bytes_[k]) {
-          const auto next =
-              static_cast<uint8_t>((kAnyBeyond >> k & 1U) == 0
-                                       ? 0
-                                       : place_after(b) | (k == kBeyondSpace ? kInSpaceBlock : 0));
-          if (!visit(s, b, next)) failed |= 1U << k;
-        }
-      }
+    for (size_t i = 0; i < now.size(); ++i) {
+      const auto [s, place] = now[i];
+      const uint32_t before = place == 0 ? via_[static_cast<size_t>(s)] : 0;
+      const uint32_t dead = place == 0 ? step_first(s, kinds, visit) : step_inner(s, place, visit);
+      failed |= dead;
+      if (dead != 0) led |= before;
     }
-    if (failed != 0) return length;
+    if (failed != 0) return chars;
     now.swap(after);
   }
   return kRunForever;
+}
+
+// Kinds of which some character cannot begin here.
+template <typename Visit>
+uint32_t ClosedRuns::step_first(int32_t state, uint32_t kinds, Visit visit) const {
+  uint32_t dead = 0;
+  for (uint32_t k = 0; k < kBroken; ++k) {
+    if ((kinds >> k & 1U) == 0) continue;
+    for (const uint8_t b : bytes_[k]) {
+      const auto place = static_cast<uint8_t>(
+          (kAnyBeyond >> k & 1U) == 0 ? 0
+                                      : place_after(b) | (k == kBeyondSpace ? kInSpaceBlock : 0));
+      if (!visit(state, b, place, k)) dead |= 1U << k;
+    }
+  }
+  return dead;
+}
+
+// The same inside a character.
+template <typename Visit>
+uint32_t ClosedRuns::step_inner(int32_t state, uint8_t place, Visit visit) const {
+  const Place& p = kPlaces[place % kInSpaceBlock];
+  const auto block = static_cast<uint8_t>(place & kInSpaceBlock);
+  const uint32_t kind = block == 0 ? kBeyond : kBeyondSpace;
+  const auto next = static_cast<uint8_t>(p.next == 0 ? 0 : p.next | block);
+  uint32_t dead = 0;
+  for (size_t i = 0; i < std::size(kContinuation); ++i) {
+    if (kContinuation[i] < p.low || kContinuation[i] > p.high) continue;
+    for (const uint8_t b : inner_[i]) {
+      if (!visit(state, b, next, kind)) dead |= 1U << kind;
+    }
+  }
+  return dead;
 }
 
 }  // namespace tensorfold::grammar

@@ -114,26 +114,31 @@ bool MaskWalk::by_classes(const Dfa& dfa, int32_t state, uint32_t kinds, const R
   std::vector<const TokenClass*> inside;
   uint32_t cost = 0;
   uint8_t lead = 0;
-  const std::vector<ClosedRuns::Closed>* closed = &runs.closed(state, kinds);
+  const bool bounded = room.free < longest_;
+  const auto closed_from = [&](int32_t from, uint32_t read) {
+    return &runs.closed(from, kinds, bounded ? room.left - read : kRunForever);
+  };
+  const std::vector<ClosedRuns::Closed>* closed = closed_from(state, 0);
   bool dead = false;
   for (const TokenClass& c : vocab_.classes()) {
     if (c.lead != lead) {
       lead = c.lead;
       const int32_t led = lead == 0 ? state : dfa.step(state, lead);
-      dead = led < 0;
-      if (!dead) closed = &runs.closed(led, kinds);
+      dead = led < 0 ||
+             (bounded && dfa.min_chars[static_cast<size_t>(led)] + (lead == 0 ? 0 : 1) > room.left);
+      if (!dead) closed = closed_from(led, lead == 0 ? 0 : 1);
     }
     if (dead) continue;
     // Not inside for sure, and no byte of another kind at which the text could have ended: a kind
-    // that never goes on, or more code points (one a byte) than may still come.
+    // that never goes on, or more code points than may still come.
     const bool sealed = !c.mixed && (c.kinds & ~kinds) == 0;
     if (sealed && (c.kinds & ~runs.ever()) != 0) continue;
-    if (sealed && (c.kinds & kAnyBeyond) == 0 && c.min_bytes > room.left) continue;
-    const uint32_t behind = c.max_bytes - (c.lead != 0 ? 1 : 0);
+    if (sealed && c.min_chars > room.left) continue;
+    const uint32_t behind = c.max_chars - (c.lead != 0 ? 1 : 0);
     const bool stays = std::any_of(closed->begin(), closed->end(), [&](const auto& k) {
-      return (c.kinds & ~k.kinds) == 0 && behind <= k.bytes;
+      return (c.kinds & ~k.kinds) == 0 && behind <= k.chars;
     });
-    if (stays && c.max_bytes <= room.free) {
+    if (stays) {
       inside.push_back(&c);
     } else {
       others.push_back(&c);

@@ -219,11 +219,16 @@ void VocabImage::add_class(uint8_t lead, uint32_t kinds, bool mixed, TokenForest
   c.lead = lead;
   c.kinds = kinds;
   c.mixed = mixed;
-  c.min_bytes = UINT32_MAX;
+  c.min_bytes = c.min_chars = UINT32_MAX;
   if (tokens.size() > kClassSparseMax) c.dense.assign(words(), 0);
   for (const auto& [bytes, id] : tokens) {
     c.min_bytes = std::min(c.min_bytes, static_cast<uint32_t>(bytes.size()));
     c.max_bytes = std::max(c.max_bytes, static_cast<uint32_t>(bytes.size()));
+    const auto chars = static_cast<uint32_t>(std::count_if(bytes.begin(), bytes.end(), [](char b) {
+      return (static_cast<uint8_t>(b) & 0xC0U) != 0x80U;
+    }));
+    c.min_chars = std::min(c.min_chars, chars);
+    c.max_chars = std::max(c.max_chars, chars);
     if (c.dense.empty()) {
       c.sparse.push_back(id);
     } else {

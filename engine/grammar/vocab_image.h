@@ -105,6 +105,8 @@ struct TokenClass {
   uint32_t kinds = 0;      // bits of ByteKind, of the bytes behind the lead
   uint32_t min_bytes = 0;  // of whole tokens
   uint32_t max_bytes = 0;
+  uint32_t min_chars = 0;  // code points, the same
+  uint32_t max_chars = 0;
   uint32_t root = 0;            // their tree
   uint32_t nodes = 0;           // in it
   std::vector<uint32_t> dense;  // their bits, or
