@@ -1,14 +1,11 @@
-// The wire over TCP: HTTP/1.1 in the clear, one connection an exchange.
+// The wire over TCP (ctl/http/exchange.h): HTTP/1.1 in the clear, one connection an exchange.
 //
 // Not done here: TLS (https is refused by name; a proxy on this machine can carry it), redirects,
 // keep-alive. The host name is looked up once, so that no reply's time has a look-up in it.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "ctl/bench/wire.h"
 #include "engine/base/clock.h"

@@ -6,10 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
+#include "ctl/http/exchange.h"
 #include "engine/base/status.h"
 
 namespace tensorfold::ctl::bench {
@@ -26,9 +26,6 @@ struct HttpReply {
   int64_t end_us = 0;   // when the last byte had come
   std::string body;     // of a reply that did not go to the sink
 };
-
-// Takes pieces of a 200's body as they come; an error ends the exchange with that error.
-using BodySink = std::function<Status(int64_t at_us, std::string_view bytes)>;
 
 class Wire {
  public:

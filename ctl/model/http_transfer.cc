@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <mutex>
 #include <thread>
 
+#include "ctl/http/exchange.h"
 #include "engine/base/clock.h"
 #include "engine/weights/file.h"
 
@@ -17,11 +17,6 @@ namespace tensorfold::models {
 namespace {
 
 constexpr std::string_view kHttps = "https://", kHttp = "http://";
-
-void start_curl() {
-  static std::once_flag once;
-  std::call_once(once, [] { curl_global_init(CURL_GLOBAL_DEFAULT); });
-}
 
 std::string_view trimmed(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
@@ -121,7 +116,7 @@ std::string next_link(std::string_view value) {
 }
 
 HttpTransfer::HttpTransfer(const HttpOptions& options, const std::string& url) {
-  start_curl();
+  ctl::start_curl();
   easy_ = curl_easy_init();
   TF_CHECK(easy_ != nullptr);
   const bool https = options.base_url.rfind(kHttps, 0) == 0;

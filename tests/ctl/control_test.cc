@@ -146,6 +146,41 @@ BOOST_AUTO_TEST_CASE(no_answer_is_5) {
   BOOST_TEST(run.code == kExitTimeout);
 }
 
+// Connections that nobody has taken yet fill the queue of the socket: the next one is tried again.
+BOOST_AUTO_TEST_CASE(a_full_backlog_is_waited_out) {
+  char name[] = "/tmp/tf-ctl-XXXXXX";
+  const std::string folder = mkdtemp(name), path = folder + "/control.sock";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  const auto* where = reinterpret_cast<const sockaddr*>(&address);
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  BOOST_REQUIRE(bind(listener, where, sizeof address) == 0);
+  BOOST_REQUIRE(listen(listener, 0) == 0);
+  const int first = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  BOOST_REQUIRE(connect(first, where, sizeof address) == 0);
+  const Run late = tfctl({"--socket", path, "--timeout", "0.2", "status"});
+  BOOST_TEST(late.code == kExitTimeout, late.err);
+  std::thread daemon([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));  // tfctl finds it full meanwhile
+    close(accept(listener, nullptr, nullptr));
+    const int peer = accept(listener, nullptr, nullptr);
+    char buffer[4096];
+    const std::string reply = http(200, kReady);
+    BOOST_TEST(recv(peer, buffer, sizeof buffer, 0) > 0);
+    send(peer, reply.data(), reply.size(), MSG_NOSIGNAL);
+    close(peer);
+  });
+  const Run run = tfctl({"--socket", path, "--timeout", "60", "status"});
+  BOOST_TEST(run.code == kExitOk, run.err);
+  shutdown(listener, SHUT_RDWR);  // nobody waits for a connection that did not come
+  daemon.join();
+  close(first);
+  close(listener);
+  unlink(path.c_str());
+  rmdir(folder.c_str());
+}
+
 BOOST_AUTO_TEST_CASE(not_ready_is_6) {
   const FakeDaemon daemon(http(200, R"({"state":"loading","detail":"1 of 2"})"));
   const Run run = tfctl({"--socket", daemon.path, "health"});
