@@ -87,11 +87,9 @@ FrameIo FrameIn::next(int fd) {
     const ssize_t got = ::recv(fd, buffer_.data() + end_, buffer_.size() - end_, 0);
     if (got > 0) {
       end_ += static_cast<size_t>(got);
-    } else if (got == 0) {
-      return FrameIo::kClosed;
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return FrameIo::kBlocked;
-    } else if (errno != EINTR) {
+    } else if (got == 0 || errno != EINTR) {
       return FrameIo::kClosed;
     }
   }

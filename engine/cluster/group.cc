@@ -158,7 +158,7 @@ class LinkGroup final : public Group {
   void on_failure(std::function<void(const Status&)> listener) override {
     health_->listen(std::move(listener));
   }
-  Status publish(LinkFields report) override { return liveness_->publish(std::move(report)); }
+  Status publish(LinkFields report) override { return liveness_->publish(report); }
   std::vector<PeerStatus> peers() const override { return liveness_->peers(); }
   LinkCounters counters() const override {
     LinkCounters counters;

@@ -78,7 +78,7 @@ Liveness::~Liveness() {
   if (thread_.joinable()) thread_.join();
 }
 
-Status Liveness::publish(LinkFields report) {
+Status Liveness::publish(const LinkFields& report) {
   TF_RETURN_IF_ERROR(check_fields("report", report));
   const std::lock_guard lock(mutex_);
   report_ = encode_fields(report);

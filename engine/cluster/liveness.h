@@ -41,7 +41,7 @@ class Liveness {
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
 
-  Status publish(LinkFields report);
+  Status publish(const LinkFields& report);
   std::vector<PeerStatus> peers() const;
   // Says goodbye to all peers; returns when that is with the kernel or after silent_ms.
   void leave(std::string_view reason);

@@ -176,19 +176,23 @@ std::string nccl_settings(const std::map<std::string, std::string>& environment)
   for (const auto& [name, value] : environment) {
     if (!name.starts_with("NCCL_") || value.empty()) continue;
     if (std::find(kOwn.begin(), kOwn.end(), name) != kOwn.end()) continue;
-    out += (out.empty() ? "" : " ") + name + "=" + value;
+    if (!out.empty()) out.push_back(' ');
+    out.append(name).append("=").append(value);
   }
   return out;
 }
 
 void apply_nccl(const NcclPlan& plan, LogSink& log) {
   for (const std::string& name : plan.unset) (void)::unsetenv(name.c_str());
+  const auto line = [](const std::string& name, const std::string& value) {
+    return std::string("nccl: ").append(name).append("=").append(value);
+  };
   for (const auto& [name, value] : plan.set) {
     (void)::setenv(name.c_str(), value.c_str(), 1);
-    log.info("nccl: " + name + "=" + value);
+    log.info(line(name, value));
   }
-  for (const auto& [name, value] : plan.kept) log.info("nccl: " + name + "=" + value + " (kept)");
-  for (const std::string& line : plan.warnings) log.warning("nccl: " + line);
+  for (const auto& [name, value] : plan.kept) log.info(line(name, value).append(" (kept)"));
+  for (const std::string& warning : plan.warnings) log.warning("nccl: " + warning);
 }
 
 }  // namespace tensorfold
