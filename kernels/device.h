@@ -13,12 +13,13 @@
 #include "engine/base/status.h"
 #include "kernels/backend.h"
 #include "kernels/exchange_lane.h"
+#include "kernels/step_graph.h"
 
 namespace tensorfold {
 
 // Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
 // another version is refused.
-inline constexpr int kDeviceAbiVersion = 3;
+inline constexpr int kDeviceAbiVersion = 4;
 inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
 
 // What a workspace must serve: the largest call of every operation.
@@ -91,6 +92,16 @@ class Device {
   virtual Result<std::unique_ptr<ExchangeLane>> make_exchange_lane() {
     return unsupported("exchanges are made from host memory");
   }
+
+  // Whether steps should be recorded (docs/kernels/graphs.md).
+  virtual bool records_graphs() const { return false; }
+  // What is queued between the two is recorded and not run. An error of end_graph means that it
+  // could not be recorded; the stream is then as if nothing had been queued since begin_graph.
+  virtual Status begin_graph(Stream&) { return unsupported("this device records nothing"); }
+  virtual Result<std::unique_ptr<StepGraph>> end_graph(Stream&) {
+    return unsupported("this device records nothing");
+  }
+  virtual void run_graph(StepGraph&, Stream&) {}
 };
 
 inline constexpr int64_t kDeviceAlignBytes = 64;

@@ -16,6 +16,7 @@ void ForwardModel::build_context_rows() {
   RowSet& rows = draft_rows_;
   rows.clear();
   if (config_.dspark.stages == 0) return;
+  const int own = static_cast<int>(rows_.decoder.slices.size()) - rows_.decoder.padding;
   for (size_t i = 0; i < rows_.decoder.slices.size(); ++i) {
     const AttentionSlice& s = rows_.decoder.slices[i];
     const int count = std::min(s.rows, config_.window);
@@ -23,7 +24,8 @@ void ForwardModel::build_context_rows() {
     SequenceState& state = *rows_.decoder.states[i];
     rows.add_slice(state, rows_.decoder.slots[i], s.first_position + skipped, count,
                    s.first_row + skipped, config_.window, s.first_position + skipped);
-    state.note_draft_rows(s.first_position + skipped, s.first_position + s.rows);
+    if (static_cast<int>(i) < own)
+      state.note_draft_rows(s.first_position + skipped, s.first_position + s.rows);
     if (s.first_row < rows_.decoder.prompt_rows) rows.prompt_rows = rows.rows;
   }
 }

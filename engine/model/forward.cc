@@ -22,35 +22,46 @@ Status ForwardModel::forward(const StepPlan& plan,
   TF_RETURN_IF_ERROR(
       rows_.build(plan, device_tokens, config_, token_map_, options_.rows_max, *cache_));
   if (rows_.encoder.rows == 0) return ok_status();
+  choose_graph();
   build_context_rows();
-  tables_.begin();
+  tables_.begin(step_key_.has_value());
   tables_.add_rows(rows_.encoder);
   tables_.add_rows(rows_.decoder);
   tables_.add_rows(draft_rows_);
-  const int32_t* ids = tables_.add(rows_.ids);
+  ids_on_device_ = tables_.add(rows_.ids);
   logits_rows_on_device_ = tables_.add(rows_.logits_rows);
   tables_.upload(*stream_);
+  if (step_key_) {
+    TF_RETURN_IF_ERROR(run_segments());
+  } else {
+    begin_rows();
+    TF_RETURN_IF_ERROR(run_layers(0, config_.layers));
+  }
+  for (const StepSlice& s : rows_.slices) s.state->note_ring_writes();
+  if (rows_.decoder.rows == 0) return ok_status();
+  TF_RETURN_IF_ERROR(head(logits));
+  TF_RETURN_IF_ERROR(run_part([this] { return write_draft_context(); }));
+  keep_graph();
+  return ok_status();
+}
 
+// The rows' embeddings and rotary tables.
+void ForwardModel::begin_rows() {
   EmbedRowsParams p;
   p.rows = rows_.encoder.rows;
   p.hidden = config_.hidden;
   p.hc = config_.hc_mult;
-  p.ids = ids;
+  p.ids = ids_on_device_;
   p.table = &weights_->embed;
   p.streams = b_.streams;
   p.pre = b_.pre[0];
   backend_->embed_rows(p, *stream_);
   make_rope_tables(rows_.encoder, rope_, b_.rope);
-  TF_RETURN_IF_ERROR(run_layers());
-  for (const StepSlice& s : rows_.slices) s.state->note_ring_writes();
-  if (rows_.decoder.rows == 0) return ok_status();
-  TF_RETURN_IF_ERROR(head(logits));
-  return write_draft_context();
 }
 
-Status ForwardModel::run_layers() {
-  RowSet* rows = &rows_.encoder;
-  for (int layer = 0; layer < config_.layers; ++layer) {
+Status ForwardModel::run_layers(int first, int last) {
+  RowSet* rows = first <= config_.decoder_start ? &rows_.encoder : &rows_.decoder;
+  for (int layer = first; layer < last; ++layer) {
     const BlockWeights& weights = weights_->layers[static_cast<size_t>(layer)];
     LayerPlan plan;
     plan.layer = plan.ring = layer;

@@ -5,7 +5,9 @@
 
 namespace tensorfold {
 
-Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, RowSet& rows) {
+// The layer's raw rows of every row's hashes, on the device.
+Status ForwardModel::fetch_engram(const LayerPlan& plan, const EngramWeights& w,
+                                  const RowSet& rows) {
   const int index = plan.role->engram;
   const int64_t columns = config_.engram.columns();
   std::vector<int64_t> table_rows(static_cast<size_t>(rows.rows * columns));
@@ -30,7 +32,11 @@ Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, R
                      std::span(narrow).subspan(static_cast<size_t>(r * columns),
                                                static_cast<size_t>(columns)));
   }
+  return ok_status();
+}
 
+Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, RowSet& rows) {
+  if (!engram_fetched_) TF_RETURN_IF_ERROR(fetch_engram(plan, w, rows));
   const int64_t width = int64_t{config_.hc_mult + 1} * config_.hidden;
   ProjectParams p;
   p.rows = rows.rows;

@@ -14,6 +14,7 @@
 #include "engine/model/config.h"
 #include "engine/model/probe.h"
 #include "engine/sched/step_plan.h"
+#include "kernels/step_graph.h"
 
 namespace tensorfold {
 
@@ -35,7 +36,8 @@ struct ModelOptions {
   int threads = 0;             // CPU worker threads; 0: number of cores
   std::string device = "cpu";  // kernels/device.h: open_device
   ScorePrecision scores = ScorePrecision::kFp32;
-  LogSink* log = nullptr;  // what loading has to tell; nullptr: nobody
+  int64_t graph_bytes = int64_t{64} << 20;  // of recorded steps, where the device records them
+  LogSink* log = nullptr;                   // what loading has to tell; nullptr: nobody
 };
 
 // Logits of the rows that wanted them, in plan order.
@@ -72,6 +74,7 @@ class Model {
   virtual int64_t cache_bytes() const = 0;
   virtual std::string fingerprint() const = 0;
   virtual std::string device() const { return "cpu"; }  // the one it runs on
+  virtual StepGraphStats graphs() const { return {}; }
 
   // Runs the plan's cache commands ahead of forward(), which then doesn't: for who must know the
   // sequences as they leave them.

@@ -39,6 +39,8 @@ Status ForwardModel::prepare(const WeightSource& source) {
   TF_ASSIGN_OR_RETURN(device_, open_device(options_.device));
   TF_RETURN_IF_ERROR(device_->check_shape(workspace_shape()));
   backend_ = &device_->backend();
+  if (device_->records_graphs() && options_.graph_bytes > 0)
+    graphs_ = std::make_unique<GraphTable>(options_.graph_bytes);
   TF_ASSIGN_OR_RETURN(stream_, device_->make_stream(options_.threads));
   TF_ASSIGN_OR_RETURN(weights_, load_model_weights(source, *device_, *stream_));
   tell_weights();

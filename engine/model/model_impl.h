@@ -1,17 +1,20 @@
 // ForwardModel: the Model over a table of operations. Its parts by file: model_impl.cc (loading,
 // buffers, small methods), forward.cc (the layer loop), forward_attention.cc, forward_moe.cc,
-// forward_engram.cc, forward_head.cc, drafter.cc, forward_probe.cc.
+// forward_engram.cc, forward_head.cc, forward_graph.cc, drafter.cc, forward_probe.cc.
 //
 // Owned by the engine thread. All memory is taken when loading; a step allocates only its row
 // lists. Ranks run the same calls in the same order, so that Collective calls meet.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/cache/sequence_cache.h"
 #include "engine/model/engram_rows.h"
+#include "engine/model/graph_table.h"
 #include "engine/model/model.h"
 #include "engine/model/model_weights.h"
 #include "engine/model/step_rows.h"
@@ -90,6 +93,9 @@ class ForwardModel final : public Model {
   int64_t cache_bytes() const override { return cache_->bytes(); }
   std::string fingerprint() const override { return fingerprint_; }
   std::string device() const override { return device_->name(); }
+  StepGraphStats graphs() const override {
+    return graphs_ == nullptr ? StepGraphStats{} : graphs_->stats();
+  }
   Status apply(const StepPlan& plan) override;
   std::span<const int32_t> ids(SlotId slot) const override;
   Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
@@ -121,7 +127,8 @@ class ForwardModel final : public Model {
   }
 
   // forward.cc
-  Status run_layers();
+  void begin_rows();
+  Status run_layers(int first, int last);
   Status block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
   Status block_sublayers(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
   HcStepParams hc_params(int rows) const;
@@ -150,7 +157,15 @@ class ForwardModel final : public Model {
 
   // forward_engram.cc
   Status add_engram(const LayerPlan& plan, const EngramWeights& w, RowSet& rows);
+  Status fetch_engram(const LayerPlan& plan, const EngramWeights& w, const RowSet& rows);
   Status gather_columns(const uint16_t* own, int rows, int64_t width, uint16_t* whole);
+
+  // forward_graph.cc
+  void choose_graph();
+  int segment_end(int first) const;
+  Status run_segments();
+  Status run_part(const std::function<Status()>& queue);
+  void keep_graph();
 
   // forward_head.cc
   Status head(StepLogits& logits);
@@ -215,9 +230,16 @@ class ForwardModel final : public Model {
   StepRows rows_;
   RowSet draft_rows_;  // a step's context rows, or drafted rows
   StepTables tables_;
+  const int32_t* ids_on_device_ = nullptr;
   const int32_t* logits_rows_on_device_ = nullptr;
   RopeRows rope_;
   ForwardProbe* probe_ = nullptr;
+  std::unique_ptr<GraphTable> graphs_;  // nullptr: steps are queued launch by launch
+  std::optional<GraphKey> step_key_;    // of the step, when it may be run from recorded launches
+  GraphUse step_use_ = GraphUse::kQueue;
+  size_t step_part_ = 0;
+  GraphParts recorded_;              // of the step being recorded
+  bool engram_fetched_ = false;      // the rows that add_engram needs lie on the device
   DeviceArray<float> probe_scores_;  // [rows, probe_stride_]
   int64_t probe_stride_ = 0;
 };

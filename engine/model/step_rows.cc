@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/base/check.h"
+
 namespace tensorfold {
 namespace {
 
@@ -39,7 +41,7 @@ Status check_tokens(const StepPlan& plan, size_t index,
 }  // namespace
 
 void RowSet::clear() {
-  rows = prompt_rows = staged_rows = 0;
+  rows = prompt_rows = staged_rows = padding = 0;
   positions_end = 0;
   slices.clear();
   states.clear();
@@ -79,6 +81,46 @@ void RowSet::add_slice(SequenceState& state, SlotId slot, int64_t first_position
   }
   rows += count;
   positions_end = std::max(positions_end, first_position + count);
+}
+
+void RowSet::pad(size_t slice, int to_rows, int to_slices, int64_t end) {
+  TF_CHECK_LE(positions_end, end);
+  const AttentionSlice again = slices[slice];
+  SequenceState* state = states[slice];
+  const SlotId slot = slots[slice];
+  const uint8_t is_image = image[static_cast<size_t>(again.first_row)];
+  const auto add = [&](int count) {
+    AttentionSlice s = again;
+    s.first_row = rows;
+    s.rows = count;
+    if (count == 0) s.history = 0;
+    slices.push_back(s);
+    states.push_back(state);
+    slots.push_back(slot);
+    ++padding;
+  };
+  while (rows < to_rows) {
+    row_slice.push_back(static_cast<int32_t>(slices.size()));
+    add(1);
+    source_row.push_back(rows);
+    positions.push_back(again.first_position);
+    pair_positions.push_back(std::max<int64_t>(0, again.first_position - 1));
+    image.push_back(is_image);
+    ++rows;
+  }
+  while (static_cast<int>(slices.size()) < to_slices) add(0);
+  positions_end = end;
+}
+
+void StepRows::pad(int to_rows, int to_slices, int64_t end) {
+  TF_CHECK_EQ(encoder.rows, decoder.rows);
+  size_t least = 0;  // the shortest context costs the least
+  for (size_t i = 1; i < encoder.slices.size(); ++i)
+    if (encoder.slices[i].first_position < encoder.slices[least].first_position) least = i;
+  const int32_t id = ids[static_cast<size_t>(encoder.slices[least].first_row)];
+  encoder.pad(least, to_rows, to_slices, end);
+  decoder.pad(least, to_rows, to_slices, end);
+  ids.resize(static_cast<size_t>(to_rows), id);
 }
 
 Status StepRows::check(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,

@@ -36,6 +36,7 @@ struct DeviceRows {
 struct RowSet {
   int rows = 0;
   int prompt_rows = 0;  // of class P: they come first
+  int padding = 0;      // slices at the end that only fill up (pad)
   std::vector<AttentionSlice> slices;
   std::vector<SequenceState*> states;   // [slices]
   std::vector<SlotId> slots;            // [slices]
@@ -51,6 +52,10 @@ struct RowSet {
   void clear();
   void add_slice(SequenceState& state, SlotId slot, int64_t first_position, int rows,
                  int first_source_row, int window, int64_t window_floor, bool is_image = false);
+  // Fills up to `to_rows` rows and `to_slices` slices, and `end` as positions_end. A row that fills
+  // up is the first row of `slice` once more, in a slice of its own: it computes the same bits and
+  // stores them where they lie already, and asks no further expert. The other slices are empty.
+  void pad(size_t slice, int to_rows, int to_slices, int64_t end);
 };
 
 struct StepRows {
@@ -59,6 +64,9 @@ struct StepRows {
   RowSet encoder;
   RowSet decoder;
   std::vector<int32_t> logits_rows;  // rows of `decoder` that want logits, in plan order
+
+  // RowSet::pad of both sets and of ids. Only where every row is a decoder row.
+  void pad(int to_rows, int to_slices, int64_t end);
 
   // Checks the whole plan before anything changes, then appends ids to the sequences.
   Status build(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,

@@ -10,6 +10,7 @@
 #include "kernels/cuda/exl3_dense.h"
 #include "kernels/cuda/exl3_layout.h"
 #include "kernels/cuda/exl3_plan.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/ops.h"
 
 namespace tensorfold::cuda {
@@ -27,8 +28,12 @@ Status refuse(const char* what, int64_t value, int64_t most) {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int index, std::string name, int shared_bytes, bool exl3)
-      : index_(index), name_(std::move(name)), shared_bytes_(shared_bytes), exl3_(exl3) {}
+  CudaDevice(int index, std::string name, int shared_bytes, bool exl3, bool graphs)
+      : index_(index),
+        name_(std::move(name)),
+        shared_bytes_(shared_bytes),
+        exl3_(exl3),
+        graphs_(graphs) {}
 
   const char* name() const override { return name_.c_str(); }
   const Backend& backend() const override { return kBackend; }
@@ -120,6 +125,14 @@ class CudaDevice final : public Device {
   void add(float* y, const float* x, int64_t count, Stream& stream) override {
     cuda::add(y, x, count, cuda_stream(stream));
   }
+  bool records_graphs() const override { return graphs_; }
+  Status begin_graph(Stream& stream) override { return cuda::begin_graph(cuda_stream(stream)); }
+  Result<std::unique_ptr<StepGraph>> end_graph(Stream& stream) override {
+    return cuda::end_graph(cuda_stream(stream));
+  }
+  void run_graph(StepGraph& graph, Stream& stream) override {
+    cuda::run_graph(graph, cuda_stream(stream));
+  }
   Status synchronise(Stream& stream) override {
     CudaStream& s = cuda_stream(stream);
     if (s.error().empty()) s.wait();
@@ -136,6 +149,7 @@ class CudaDevice final : public Device {
   std::string name_;
   int shared_bytes_;  // of a block, when asked for
   bool exl3_;         // EXL3 weights are read as they are
+  bool graphs_;       // steps are recorded
 };
 
 std::string open_error(int abi_version, int index) {
@@ -153,13 +167,13 @@ std::string open_error(int abi_version, int index) {
   return "";
 }
 
-// TENSORFOLD_CUDA_EXL3: how EXL3 weights are held (docs/testing.md).
-std::string exl3_error(bool& native) {
-  const char* wanted = std::getenv("TENSORFOLD_CUDA_EXL3");
-  native = wanted != nullptr && std::strcmp(wanted, "native") == 0;
-  if (wanted == nullptr || native || std::strcmp(wanted, "widened") == 0) return "";
-  return "TENSORFOLD_CUDA_EXL3 must be \"native\" or \"widened\", not \"" + std::string(wanted) +
-         "\"";
+// A switch of the test runs (docs/testing.md): whether it says `on`; `off` is what an absent one
+// says.
+std::string switch_error(const char* name, const char* on, const char* off, bool& is_on) {
+  const char* wanted = std::getenv(name);
+  is_on = wanted != nullptr && std::strcmp(wanted, on) == 0;
+  if (wanted == nullptr || is_on || std::strcmp(wanted, off) == 0) return "";
+  return std::string(name) + " must be \"" + on + "\" or \"" + off + "\", not \"" + wanted + "\"";
 }
 
 // Whether the library holds code for the device: a kernel's attributes can be read.
@@ -180,8 +194,9 @@ void workspace_too_small() {
 Device* open_gpu(int abi_version, int index, std::string& problem) {
   problem = open_error(abi_version, index);
   cudaDeviceProp properties{};
-  bool exl3 = false;
-  if (problem.empty()) problem = exl3_error(exl3);
+  bool exl3 = false, graphs = false;
+  if (problem.empty()) problem = switch_error("TENSORFOLD_CUDA_EXL3", "native", "widened", exl3);
+  if (problem.empty()) problem = switch_error("TENSORFOLD_CUDA_GRAPHS", "on", "off", graphs);
   if (problem.empty()) {
     const cudaError_t code = cudaGetDeviceProperties(&properties, index);
     if (code != cudaSuccess)
@@ -195,7 +210,8 @@ Device* open_gpu(int abi_version, int index, std::string& problem) {
   // The name is part of what is kept on disk: rows of the two forms must not meet.
   const std::string name =
       "cuda:" + std::to_string(index) + " " + properties.name + (exl3 ? " (EXL3 as stored)" : "");
-  return new CudaDevice(index, name, static_cast<int>(properties.sharedMemPerBlockOptin), exl3);
+  return new CudaDevice(index, name, static_cast<int>(properties.sharedMemPerBlockOptin), exl3,
+                        graphs);
 }
 
 }  // namespace tensorfold::cuda

@@ -37,14 +37,15 @@ std::string CudaStream::recent() const {
 }
 
 void CudaStream::fail(cudaError_t code, const std::string& where) {
-  if (!error_.empty()) return;
-  error_ = std::string(cudaGetErrorName(code)) + ": " + cudaGetErrorString(code) + ", " + where;
+  std::string& error = capturing_ ? capture_error_ : error_;
+  if (!error.empty()) return;
+  error = std::string(cudaGetErrorName(code)) + ": " + cudaGetErrorString(code) + ", " + where;
 }
 
 void CudaStream::launched(const char* kernel, int64_t a, int64_t b, int64_t c) {
   launches_[launch_count_++ % kLaunchesKept] = {kernel, a, b, c};
   cudaError_t code = cudaGetLastError();
-  if (code == cudaSuccess && wait_each_) code = cudaStreamSynchronize(stream_);
+  if (code == cudaSuccess && wait_each_ && !capturing_) code = cudaStreamSynchronize(stream_);
   if (code != cudaSuccess)
     fail(code, std::string("kernel ") + kernel + " (" + std::to_string(a) + " x " +
                    std::to_string(b) + " x " + std::to_string(c) + ")");
@@ -75,6 +76,7 @@ void CudaStream::allow_shared(const void* kernel, int bytes) {
 void CudaStream::upload(void* to, const void* host, int64_t bytes) {
   const auto* from = static_cast<const std::byte*>(host);
   auto* at = static_cast<std::byte*>(to);
+  if (capturing_) return fail(cudaErrorStreamCaptureUnsupported, "an upload while recording");
   while (bytes > 0 && error_.empty()) {
     const int64_t n = std::min(bytes, kPinnedBytes);
     std::byte* half = pinned_ + half_ * kPinnedBytes;
@@ -90,6 +92,28 @@ void CudaStream::upload(void* to, const void* host, int64_t bytes) {
   }
 }
 
-void CudaStream::wait() { check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+void CudaStream::wait() {
+  if (capturing_) return fail(cudaErrorStreamCaptureUnsupported, "a wait while recording");
+  check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+std::string CudaStream::begin_capture() {
+  if (!error_.empty()) return error_;
+  if (wait_each_) return "TENSORFOLD_CUDA_SYNC waits after every launch";
+  const cudaError_t code = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+  if (code != cudaSuccess) {
+    cudaGetLastError();
+    return std::string("cudaStreamBeginCapture: ") + cudaGetErrorString(code);
+  }
+  capture_error_.clear();
+  capturing_ = true;
+  return "";
+}
+
+std::string CudaStream::end_capture(cudaGraph_t* graph) {
+  check(cudaStreamEndCapture(stream_, graph), "cudaStreamEndCapture");
+  capturing_ = false;
+  return capture_error_;
+}
 
 }  // namespace tensorfold::cuda

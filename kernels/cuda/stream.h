@@ -39,6 +39,12 @@ class CudaStream final : public Stream {
   void upload(void* to, const void* host, int64_t bytes);
   void wait();
 
+  // Between the two, launches are recorded instead of run; whatever else is asked for is an error
+  // of the recording, as are errors of launches. Both return it; empty: none. The stream itself
+  // stays without error, unless it had one.
+  std::string begin_capture();
+  std::string end_capture(cudaGraph_t* graph);
+
  private:
   struct Launch {
     const char* kernel = nullptr;
@@ -52,6 +58,8 @@ class CudaStream final : public Stream {
   Launch launches_[kLaunchesKept];
   int64_t launch_count_ = 0;
   std::string error_;
+  bool capturing_ = false;
+  std::string capture_error_;
   std::vector<std::pair<const void*, int>> shared_;  // kernels and what they were allowed
   // Uploads go through two halves of pinned memory, each free again when its event has passed.
   std::byte* pinned_ = nullptr;
