@@ -15,10 +15,12 @@ namespace {
 
 constexpr std::string_view kGaveUp = "gave up: ";
 
-// Of more than two ranks one may give up because another one did: only why the first did counts.
-std::string first_cause(const std::string& reason) {
-  const size_t last = reason.rfind(kGaveUp);
-  return last == std::string::npos ? reason : reason.substr(last + kGaveUp.size());
+// Of more than two ranks one may give up because another one did: what the first one said counts,
+// "rank 3 (192.0.2.4:29620) gave up: rank 2 (...) silent for 4502 ms". Empty: `reason` is its own.
+std::string first_word(const std::string& reason) {
+  const size_t gave_up = reason.rfind(kGaveUp);
+  const size_t who = gave_up == std::string::npos ? gave_up : reason.rfind("rank ", gave_up);
+  return who == std::string::npos ? std::string() : reason.substr(who);
 }
 
 #ifdef TF_PLANTED_FAULT  // tests: a peer that says nothing is taken to live
@@ -224,8 +226,12 @@ bool Liveness::heard(Peer& peer, const Frame& frame) {
   }
   if (frame.header.type == FrameType::kGoodbye) {
     const std::string reason = decode_text(frame.payload).value_or("no reason");
-    if (frame.header.kind != kLeft)
-      return lost(peer, std::string(kGaveUp) + first_cause(reason), "peer_closed");
+    if (frame.header.kind != kLeft) {
+      const std::string first = first_word(reason);
+      if (first.empty()) return lost(peer, std::string(kGaveUp) + reason, "peer_closed");
+      settings_.health->fail(unavailable(first, "peer_closed"));
+      return false;
+    }
     {
       const std::lock_guard lock(mutex_);
       left_ = {peer.rank, reason};

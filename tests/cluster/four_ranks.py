@@ -73,19 +73,27 @@ def faults(world: World, all_ranks: list[Rank], known: dict, brief: bool):
         expect(head, 1, known, 6)
         print(f"after {what}: {ranks_of(head)}")
 
+    def cause(*names: str):
+        loss = head.status()["cluster"]["last_loss"]
+        check(loss.count("gave up") <= 1 and any(n in loss for n in names),
+              f"the cause is not named: {loss}")
+
     expect(head, 1, known, 6)
     held = [quiet(rank) for rank in all_ranks]
     pids = [rank.pid() for rank in all_ranks]
     broken(world, head, "rank 2 killed", middle.kill, lambda: restarted(middle), all_ranks[1])
+    cause("rank 2")
     after("a kill")
     if not brief:
         frozen = all_ranks[1]
         broken(world, head, "rank 1 frozen", frozen.freeze, lambda: frozen.thaw() or now(), middle)
+        cause("rank 1 (")
         after("a freeze")
         if world.net.own:  # both see the head
             broken(world, head, "link between ranks 1 and 3 down",
                    lambda: world.net.link(False, 1, 3),
                    lambda: world.net.link(True, 1, 3) or now(), all_ranks[3])
+            cause("rank 1 (", "rank 3 (")
             after("a cut")
     for rank, before, pid in zip(all_ranks, held, pids):
         if rank is middle:
