@@ -308,6 +308,10 @@ int32_t EngineLoop::drafts_usable(Run& run) {
   const auto left =
       static_cast<int32_t>(std::min<int64_t>(planner_.reply_left(run.slot) - 1, kDraftRowsMax));
   int32_t usable = std::min({planner_.drafts_ready(run.slot), left, run.reply.drafts_allowed()});
+  // Nothing follows the end of the reply, and the row before it samples that end by itself.
+  for (int32_t i = 0; i < usable && !run.submission.request.ignore_eos; ++i) {
+    if (parts_.text.ends_reply(run.last.drafts[static_cast<size_t>(i)])) usable = i;
+  }
   if (!run.submission.mask) return usable;
   if (!masks_.catch_up(run.form)) return 0;
   // A draft that the constraint forbids could only be rejected; nor is there a mask behind it.
@@ -315,8 +319,7 @@ int32_t EngineLoop::drafts_usable(Run& run) {
   for (int32_t i = 0; i < usable; ++i) {
     const TokenId draft = run.last.drafts[static_cast<size_t>(i)];
     state = run.submission.mask->next(state, draft);
-    // Nor does anything follow the end of the reply.
-    if (state == kMaskDead || parts_.text.ends_reply(draft)) usable = i;
+    if (state == kMaskDead) usable = i;
   }
   return usable;
 }
@@ -324,12 +327,15 @@ int32_t EngineLoop::drafts_usable(Run& run) {
 std::vector<DraftChoice> EngineLoop::choose_drafts() {
   std::vector<DepthQuery> queries;
   std::vector<Run*> runs;
+  std::vector<DraftChoice> choices;
   int32_t other_rows = 0;
   for (const auto& run : running_) {
     if (!run) continue;
     if (!planner_.generating(run->slot)) {
       const int64_t left = planner_.fill_left(run->slot);
       other_rows += static_cast<int32_t>(std::min<int64_t>(left, options_.planner.prefill_rows));
+      const bool first = run->drafting.begin_reply(parts_.depth_policy);
+      choices.push_back({run->slot, 0, first ? options_.planner.draft_rows : 0});
       continue;
     }
     DepthQuery q;
@@ -337,8 +343,8 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
     q.available = drafts_usable(*run);
     q.confidence = run->last.draft_confidence;
     q.acceptance = &run->drafting.acceptance;
-    const bool ready = planner_.drafts_ready(run->slot) > 0;
-    const auto confidence = ready ? q.confidence : std::span<const float>();
+    const auto usable = std::min(q.confidence.size(), static_cast<size_t>(q.available));
+    const auto confidence = q.confidence.first(usable);
     q.drafting =
         run->drafting.begin_round(parts_.depth_policy, confidence) && run->submission.request.draft;
     run->drafts_ready = planner_.drafts_ready(run->slot);
@@ -347,7 +353,6 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
   }
   other_rows = std::min(other_rows, options_.planner.prefill_rows);
   const std::vector<int32_t> depths = parts_.depth_policy.choose(queries, other_rows);
-  std::vector<DraftChoice> choices;
   for (size_t i = 0; i < runs.size(); ++i) {
     const int32_t propose = runs[i]->drafting.proposing ? options_.planner.draft_rows : 0;
     choices.push_back({queries[i].slot, depths[i], propose});

@@ -18,7 +18,6 @@ bool EngineLoop::ready_masks(std::vector<DraftChoice>& choices) {
       // Only its last rows are sampled from.
       const bool sampled = run->submission.price.reply_tokens > 0 &&
                            planner_.fill_left(run->slot) <= options_.planner.prefill_rows;
-      if (sampled) choices.push_back({run->slot, 0, options_.planner.draft_rows});
       if (!sampled) continue;
     }
     const auto at = std::find_if(choices.begin(), choices.end(),

@@ -3,17 +3,20 @@
 //
 // The drafter gives a logit c of its own confidence in each draft; how far to trust it differs
 // between models and texts. So the chance of the draft at place i, given that those before it are
-// right, is sigmoid(bias + place[i] + slope * c), and all three are learned as outcomes come, by
-// steps along the gradient of the log-likelihood (logistic regression, one observation at a time):
-// the bias for each sequence, places and slope, which are the drafter's own ways, for all together.
-// Learning given c is not misled by which drafts were chosen, as a plain average would be.
+// right, is sigmoid(bias + place[i] + slope * c): logistic regression, one outcome at a time. The
+// bias is the sequence's own; places and slope are the drafter's ways, learned from all sequences
+// together. All are kept as means with their (co)variances, so that what is not known yet is
+// learned in a few rounds, what is known moves slowly, and a confidence that says nothing is soon
+// left out. An outcome moves the mean to where its probability is highest, and the variances by the
+// curvature there (assumed-density filtering: Opper, "A Bayesian approach to on-line learning",
+// 1998). The variances grow a little every round, up to what they were at first: texts change.
 //
-// Outcomes are also known for one draft more than was verified when all of those were right: the
-// next sampled token says whether the next draft would have been. So a sequence whose drafts are
-// not verified at all still learns about its first.
+// Learning given c is not misled by which drafts were chosen, as a plain average would be. Outcomes
+// are also known for one draft more than was verified when all of those were right: the next
+// sampled token says whether the next draft would have been. So a sequence whose drafts are not
+// verified at all still learns about its first.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -25,19 +28,22 @@ namespace tensorfold {
 
 // What all sequences together have taught since the start. Owned by the depth policy.
 struct DraftExperience {
-  explicit DraftExperience(const DraftConstants& constants = kDraftConstants)
-      : slope(constants.slope), place(constants.place), gain(constants.gain_start) {}
-  double slope;
-  std::array<double, kDraftRowsMax> place;
-  double gain;  // running mean of DepthPolicy::gain
+  static constexpr size_t kSize = kDraftRowsMax + 1;  // the places, then the slope
+
+  explicit DraftExperience(const DraftConstants& constants = kDraftConstants);
+  double slope() const { return mean[kDraftRowsMax]; }
+
+  std::array<double, kSize> mean = {};
+  std::array<std::array<double, kSize>, kSize> covariance = {};
+  double promise;      // running mean of DepthPolicy::promise
+  double replies = 0;  // that began, and their rounds: sums that forget old replies
+  double rounds = 0;
+  int dry_rounds = 0;  // since drafts lay ready for any sequence
 };
 
 class Acceptance {
  public:
-  explicit Acceptance(const DraftConstants& constants = kDraftConstants)
-      : constants_(constants), bias_(constants.bias) {
-    rate_.fill(kRateStart);
-  }
+  explicit Acceptance(const DraftConstants& constants = kDraftConstants);
 
   // Of a step's drafts `known` have an outcome: the first `right` were right, and when known is
   // right + 1 the next one was wrong. `confidence`: of each draft; empty or short: 0.
@@ -45,12 +51,8 @@ class Acceptance {
              DraftExperience& experience);
   // Counts for statistics: `verified` drafts were checked, `accepted` of them were right.
   void count(int32_t verified, int32_t accepted);
-  // As good as a new sequence at least, and the next outcomes weigh as much as its first: what was
-  // learned would choose no drafts, and so never see that they are right again.
-  void open_mind() {
-    learned_ = 0;
-    bias_ = std::max(bias_, constants_.bias);
-  }
+  // What was learned long ago may not hold: half of it goes, and as little is sure as at first.
+  void forget();
 
   double chance(int32_t place, float confidence, const DraftExperience& experience) const;
   // Running share of right drafts at a place, among those with an outcome.
@@ -60,10 +62,13 @@ class Acceptance {
 
  private:
   static constexpr double kRateStart = 0.5;
+
+  void learn_one(int32_t place, double confidence, bool right, DraftExperience& experience);
+
   DraftConstants constants_;
-  double bias_;
+  double bias_ = 0;
+  double variance_;
   std::array<double, kDraftRowsMax> rate_ = {};
-  int64_t learned_ = 0;
   int64_t drafted_ = 0;
   int64_t accepted_ = 0;
 };

@@ -18,8 +18,10 @@ class FixedDepth final : public DepthPolicy {
     return depths;
   }
   void observe(int64_t) override {}
-  double gain(int32_t, int32_t) const override { return depth_ > 0 ? 1 : -1; }
-  double promise(const Acceptance&, std::span<const float>) const override { return gain(0, 0); }
+  double promise(const Acceptance&, std::span<const float>) const override {
+    return depth_ > 0 ? 1 : -1;
+  }
+  DraftPrice draft_price() const override { return {0, 1}; }
 
  private:
   const int32_t depth_;
@@ -44,14 +46,6 @@ class ExpectedGain final : public DepthPolicy {
     price.time_us = memory_ * price.time_us + step_time(step_, step_.draft_rows);
   }
 
-  double gain(int32_t verified, int32_t accepted) const override {
-    if (step_.sequences == 0) return 0;
-    const double rows_us = step_time(step_, step_.draft_rows) -
-                           step_time(step_, std::max(0, step_.draft_rows - verified));
-    const double draft_us = costs_.draft(step_.sequences) / step_.sequences;
-    return accepted - step_.price * (rows_us + draft_us);
-  }
-
   double promise(const Acceptance& acceptance, std::span<const float> confidence) const override {
     if (step_.sequences == 0) return 0;
     const double plain_us = costs_.step(step_.sequences, step_.sequences);
@@ -63,12 +57,27 @@ class ExpectedGain final : public DepthPolicy {
       survival *= acceptance.chance(k, confidence[static_cast<size_t>(k)], experience);
       tokens += survival;
       const double rows_us = costs_.step(step_.sequences, step_.sequences + k + 1) - plain_us;
-      best = std::max(best, tokens - step_.price * rows_us);
+      best = std::max(best, tokens - without() * rows_us);
     }
-    return best - step_.price * costs_.draft(step_.sequences) / step_.sequences;
+    return best - draft_price().tokens;
+  }
+
+  DraftPrice draft_price() const override {
+    const int32_t n = std::max(1, step_.sequences);
+    const double steps = costs_.draft(n) / costs_.step(n, n);
+    if (step_.sequences == 0) return {0, steps};
+    return {without() * costs_.draft(n) / n, steps};
   }
 
  private:
+  // What time gives when one of the sequences does without drafts, in tokens per microsecond: that
+  // sequence's token a step, and what the others' time has given. For one sequence alone it is a
+  // figure of the table; the running price would lag behind its text.
+  double without() const {
+    const double n = step_.sequences;
+    return 1 / costs_.step(step_.sequences, step_.sequences) + step_.price * (n - 1) / n;
+  }
+
   struct Price {
     double tokens = 0;
     double time_us = 0;

@@ -21,6 +21,7 @@
 
 #include "engine/draft/acceptance.h"
 #include "engine/draft/cost_table.h"
+#include "engine/draft/draft_pause.h"
 #include "engine/sched/step_plan.h"
 
 namespace tensorfold {
@@ -41,11 +42,12 @@ class DepthPolicy {
   virtual std::vector<int32_t> choose(std::span<const DepthQuery> queries, int32_t prompt_rows) = 0;
   // The step that was chosen last gave so many tokens to the queries.
   virtual void observe(int64_t tokens) = 0;
-  // What drafting was worth to one sequence of that step, in tokens: those that its drafts gave,
-  // minus the price of its draft rows and of its share of the drafter's time.
-  virtual double gain(int32_t verified, int32_t accepted) const = 0;
-  // The same as expected of a round with this confidence, at the price of the step chosen last.
+  // What drafting is worth to a sequence in a round with this confidence, in tokens: those that its
+  // drafts are expected to give, minus the price of the best number of draft rows and of its share
+  // of the drafter's time. That price is what the time would give without its drafts.
   virtual double promise(const Acceptance& acceptance, std::span<const float> confidence) const = 0;
+  // With as many sequences as in the step chosen last.
+  virtual DraftPrice draft_price() const = 0;
 
   DraftExperience experience;  // of the sequences that it chooses for
 };

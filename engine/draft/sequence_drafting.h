@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "engine/draft/acceptance.h"
 #include "engine/draft/depth_policy.h"
@@ -14,11 +15,13 @@
 namespace tensorfold {
 
 struct SequenceDrafting {
+  static constexpr double kReplyMemory = 0.9;  // of one reply, in what is known of their length
+  static constexpr double kReplyRoundsPrior = 10;
+
   Acceptance acceptance;
   DraftPause pause;
   bool begun = false;
-  bool looking = false;   // the drafter runs, or ran, only to see how confident it is
-  bool looked = false;    // in this round
+  bool pausing = false;   // since this round
   bool proposing = true;  // in the step that is being planned
   double experience_weight = 1 / kDraftConstants.experience_rounds;
   double promise_least = kDraftConstants.promise_least;
@@ -30,29 +33,38 @@ struct SequenceDrafting {
         experience_weight(1 / constants.experience_rounds),
         promise_least(constants.promise_least) {}
 
-  // Once a round, before the depth is chosen. `confidence`: of the drafts that lie ready.
-  bool begin_round(const DepthPolicy& policy, std::span<const float> confidence) {
-    if (!begun) {
-      pause.begin(policy.experience.gain);
-      looking = pause.doubtful();
-    }
+  // While its prompt is computed: should drafts be proposed behind it? Where drafting gives
+  // others nothing, those drafts and the last ones of a short reply cost more than they could give;
+  // so not, but for a look when there was none for long.
+  bool begin_reply(DepthPolicy& policy) {
+    if (begun) return proposing;
     begun = true;
-    looked = looking && !confidence.empty();
-    if (looked) {
-      looking = false;
-      if (policy.promise(acceptance, confidence) < promise_least) {
-        pause.go_on(policy.experience.gain);
-        return proposing = false;
-      }
-    }
-    const bool was_paused = pause.paused();
-    proposing = pause.propose();
-    if (was_paused && proposing) {
-      // What was learned led to the pause; a look is to find out whether it still holds.
-      acceptance.open_mind();
-      looking = true;
-    }
+    DraftExperience& known = policy.experience;
+    const double rounds = (known.rounds + kReplyRoundsPrior) / (known.replies + 1);
+    known.replies = kReplyMemory * known.replies + 1;
+    known.rounds *= kReplyMemory;
+    const DraftPrice price = policy.draft_price();
+    proposing = known.promise >= price.tokens / rounds - promise_least ||
+                known.dry_rounds >= pause.look_rounds(price);
+    pause.begin(known.promise, proposing, price);
     return proposing;
+  }
+
+  // Once a round, before the depth is chosen. `confidence`: of the drafts that lie ready.
+  bool begin_round(DepthPolicy& policy, std::span<const float> confidence) {
+    begin_reply(policy);
+    DraftExperience& known = policy.experience;
+    ++known.rounds;
+    ++known.dry_rounds;
+    if (!confidence.empty()) {
+      // What was learned led to the pause; a look is to find out whether it still holds.
+      if (pause.looking()) acceptance.forget();
+      known.dry_rounds = 0;
+      const double promise = policy.promise(acceptance, confidence);
+      known.promise += experience_weight * (promise - known.promise);
+      pausing = pause.weigh(promise, policy.draft_price());
+    }
+    return proposing = pause.propose();
   }
 
   // The round's outcome: `ready` drafts lay there with their `confidence`, the first `verified`
@@ -70,13 +82,8 @@ struct SequenceDrafting {
     }
     acceptance.learn(confidence, known, right, policy.experience);
     // No token at all: the sequence failed.
-    const auto kept = std::max(0, static_cast<int32_t>(accepted.size()) - 1);
-    acceptance.count(verified, kept);
-    if (ready.empty()) return false;
-    const double gain = policy.gain(verified, kept);
-    if (!pause.paused() || looked)
-      policy.experience.gain += experience_weight * (gain - policy.experience.gain);
-    return pause.record(gain, policy.experience.gain);
+    acceptance.count(verified, std::max(0, static_cast<int32_t>(accepted.size()) - 1));
+    return std::exchange(pausing, false);
   }
 };
 

@@ -177,9 +177,10 @@ StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const Slo
   for (SlotId slot = 0; slot < options_.slots; ++slot) {
     if (!sequences_[static_cast<size_t>(slot)].open) continue;
     TF_CHECK_MSG(at(slot).planned_rows == 0, "the last plan was not committed");
-    if (!generating(slot) || held(slot)) continue;
     const auto choice = std::find_if(choices.begin(), choices.end(),
                                      [&](const DraftChoice& c) { return c.slot == slot; });
+    at(slot).propose = choice == choices.end() ? options_.draft_rows : choice->propose;
+    if (!generating(slot) || held(slot)) continue;
     add_generated(slot, choice == choices.end() ? DraftChoice{} : *choice, plan);
   }
   fill(plan);
@@ -279,7 +280,7 @@ void Planner::add_chunk(SlotId slot, int64_t rows, StepPlan& plan) {
       static_cast<int32_t>(std::max<int64_t>(0, end - std::max(s.computed, slice.decoder_floor)));
   // The prompt's last row is sampled from, unless the reply's first token is already decided.
   const bool last = end == static_cast<int64_t>(s.ids.size());
-  if (last && s.spec.reply_tokens > 0) add_sample(s, slice, 1, options_.draft_rows, plan);
+  if (last && s.spec.reply_tokens > 0) add_sample(s, slice, 1, s.propose, plan);
   cover(s, slot, end, plan);
   s.planned_rows = rows;
   plan.slices.push_back(slice);
@@ -296,7 +297,7 @@ void Planner::add_replayed(SlotId slot, int64_t rows, StepPlan& plan) {
   slice.decoder_rows = slice.rows;
   give_tokens(s, slice, plan);
   const int64_t end = s.computed + rows;
-  if (end == static_cast<int64_t>(s.ids.size())) add_sample(s, slice, 1, options_.draft_rows, plan);
+  if (end == static_cast<int64_t>(s.ids.size())) add_sample(s, slice, 1, s.propose, plan);
   cover(s, slot, end, plan);
   s.planned_rows = rows;
   plan.slices.push_back(slice);

@@ -60,7 +60,8 @@ struct SetAside {
   SlotId slot = 0;  // that it had
 };
 
-// What the caller wants of a sequence in the next step; without one: no drafts.
+// What the caller wants of a sequence in the next step. Without one no drafts, but behind the last
+// rows that fill it: there as many as may be.
 struct DraftChoice {
   SlotId slot = 0;
   int32_t verify = 0;   // drafts of the last step to verify, cut to what there is and may follow
@@ -124,6 +125,7 @@ class Planner {
     std::vector<BlockId> blocks;  // its block table; the first may be shared
     int64_t promised = 0;         // blocks still promised
     int32_t drafts = 0;           // proposals left on the device
+    int32_t propose = 0;          // behind its last rows that fill it
     bool on_device = false;       // so is the last known id, and it is the only one not computed
     int64_t waited_steps = 0;
     int64_t planned_rows = 0;  // of the plan that is not committed yet

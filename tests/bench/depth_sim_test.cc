@@ -1,6 +1,6 @@
 // The depth policy is held to its worth, on the judging seeds: at least 0.99 of the best fixed
-// depth on code, prose and counting and more than 1.03 on mixed text, at the costs of GB10 and at
-// those measured with the embedded model; never beyond the oracle.
+// depth on code (generated and recorded), prose and counting and more than 1.03 on mixed text, at
+// the costs of GB10 and at those measured with the embedded model; never beyond the oracle.
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <sstream>
@@ -17,7 +17,7 @@ constexpr double kLeast = 0.99;
 constexpr double kMixedLeast = 1.03;
 constexpr double kOtherLeast = 0.98;
 constexpr double kStreamsLeast = 0.98;
-constexpr double kShownLeast = 0.9;
+constexpr double kShownLeast = 0.97;
 
 std::vector<Trace> recorded() {
   std::ifstream in(TF_TEST_DATA "/bench/draft_traces.txt");
@@ -43,7 +43,8 @@ BOOST_AUTO_TEST_CASE(the_policy_is_worth_its_bounds) {
          make_scenarios(part_of(recorded(), "judge-"), costs(), seed, kTokens)) {
       const RunResult policy = run_scenario(s, kDraftConstants);
       const double ratio = policy.rate() / s.fixed.result.rate();
-      const bool asked = s.text == "code" || s.text == "prose" || s.text == "counting";
+      const bool asked = s.text == "code" || s.text == "prose" || s.text == "counting" ||
+                         s.text == "recorded code";
       // A short trace, or several streams, whose best depth is chosen in hindsight.
       const bool streams = s.traces.size() > 1;
       const bool shown = s.text.starts_with("recorded") || streams;
@@ -61,8 +62,9 @@ BOOST_AUTO_TEST_CASE(the_policy_is_worth_its_bounds) {
 BOOST_AUTO_TEST_CASE(a_policy_that_knows_nothing_misses_the_bounds) {
   // The planted fault: the confidence is not looked at and nothing is learned.
   DraftConstants blind;
-  blind.slope = blind.slope_step = 0;
-  blind.bias_first = blind.bias_step = blind.place_step = 0;
+  blind.slope = blind.slope_spread = blind.slope_drift = 0;
+  blind.place_spread = blind.place_drift = 0;
+  blind.bias_spread = blind.bias_drift = 1e-6;
   int missed = 0;
   for (const Scenario& s : make_scenarios({}, costs(), kJudgeSeed, kTokens)) {
     const double ratio = run_scenario(s, blind).rate() / s.fixed.result.rate();
@@ -77,7 +79,7 @@ BOOST_AUTO_TEST_CASE(generated_texts_are_accepted_as_published) {
     const Trace t = generate_trace(kind, 16 * 1024, seed++);
     double expected = 1;
     for (const double s : kind.survival) expected += s;
-    const RunResult r = run_fixed(std::span(&t, 1), gb10_costs(), kDraftRowsMax);
+    const RunResult r = run_fixed(std::span(&t, 1), gb10_costs(), kDraftRowsMax, kReplyTokens);
     const double seen = static_cast<double>(r.tokens) / static_cast<double>(r.rounds);
     BOOST_TEST_CONTEXT(kind.name << ": " << seen << " tokens a round, published " << expected)
     BOOST_TEST(std::abs(seen / expected - 1) < 0.02);
@@ -98,6 +100,14 @@ BOOST_AUTO_TEST_CASE(traces_survive_their_text_form) {
       BOOST_REQUIRE(std::abs((*back)[0].points[i].confidence[k] - t.points[i].confidence[k]) <=
                     0.125F);
   }
+  const auto marked =
+      decode_traces("trace a 3\nreply 1 4 0 0 0 0 end 2 1 0 0 0 0 0 reply end 0 0 0 0 0 0 0");
+  BOOST_REQUIRE_MESSAGE(marked.ok(), marked.status().message());
+  const auto& points = (*marked)[0].points;
+  BOOST_TEST((points[0].begins && !points[1].begins && points[2].begins));
+  BOOST_TEST((points[0].usable == 5 && points[1].usable == 2 && points[2].usable == 0));
+  BOOST_TEST(encode_traces(*decode_traces(encode_traces(*marked))) == encode_traces(*marked));
+  BOOST_TEST(!decode_traces("trace code 1\nend x 0 0 0 0 0 0").ok());
   BOOST_TEST(!decode_traces("trace code 2\n1 0 0 0 0 0").ok());
   BOOST_TEST(!decode_traces("trace code 1\n6 0 0 0 0 0").ok());
   BOOST_TEST(!decode_traces("code 1").ok());

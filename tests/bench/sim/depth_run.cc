@@ -12,26 +12,42 @@ namespace {
 constexpr int32_t kRight = 1;  // the id of every right token, and of every right draft
 constexpr int32_t kWrong = 2;
 
+// Tokens that `accepted` right drafts at a place give, the last being the target's own: a reply
+// ends even among its drafts.
+int32_t tokens_at(const Trace& trace, size_t at, int32_t accepted) {
+  for (int32_t i = 1; i <= accepted; ++i) {
+    const size_t next = at + static_cast<size_t>(i);
+    if (next >= trace.points.size() || trace.points[next].begins) return i;
+  }
+  return accepted + 1;
+}
+
 // One sequence on its way through a trace.
 struct Cursor {
   const Trace* trace = nullptr;
   size_t at = 0;
-  bool ready = false;  // drafts lie ready for this position
+  bool ready = true;  // drafts lie ready for this position
   SequenceDrafting drafting;
   int64_t reply_tokens = 0;
 
   const TracePoint& point() const { return trace->points[at]; }
   bool ended() const { return at >= trace->points.size(); }
+  // The next point is the first of another reply.
+  bool replied(int reply) const {
+    return !ended() && (point().begins || (!trace->points[0].begins && reply_tokens >= reply));
+  }
 };
 
-// Tokens of a round of this depth, the last being the target's own.
+// What a round of this depth accepts; the cursor goes on.
 int32_t advance(Cursor& c, int32_t depth, RunResult& result) {
   const int32_t accepted = std::min(depth, c.point().right);
-  result.tokens += accepted + 1;
+  const int32_t tokens = tokens_at(*c.trace, c.at, accepted);
+  result.tokens += tokens;
   result.drafted += depth;
   result.accepted += accepted;
   ++result.rounds;
-  c.at += static_cast<size_t>(accepted) + 1;
+  c.at += static_cast<size_t>(tokens);
+  c.reply_tokens += tokens;
   return accepted;
 }
 
@@ -40,12 +56,12 @@ bool any_ended(std::span<const Cursor> cursors) {
 }
 
 // What the engine would see: the drafts, and the tokens that came.
-void end_round(Cursor& c, const TracePoint& point, int32_t depth, int32_t accepted,
-               DepthPolicy& policy, RunResult& result) {
+void end_round(Cursor& c, const TracePoint& point, int32_t depth, int64_t came, DepthPolicy& policy,
+               RunResult& result) {
   std::array<int32_t, kDraftRowsMax> drafts{};
   for (int32_t i = 0; i < kDraftRowsMax; ++i)
     drafts[static_cast<size_t>(i)] = i < point.right ? kRight : kWrong;
-  std::vector<int32_t> tokens(static_cast<size_t>(accepted) + 1, kRight);
+  std::vector<int32_t> tokens(static_cast<size_t>(came), kRight);
   const auto ready = std::span<const int32_t>(drafts).first(c.ready ? drafts.size() : 0);
   result.pauses += c.drafting.end_round(ready, point.confidence, depth, tokens, policy);
 }
@@ -57,19 +73,25 @@ RunResult run_policy(std::span<const Trace> traces, const CostTable& costs,
   const auto policy = make_expected_gain_policy(costs, constants);
   const auto n = static_cast<int32_t>(traces.size());
   std::vector<Cursor> cursors(traces.size());
+  RunResult result;
+  const auto begin_reply = [&](Cursor& c) {
+    c.drafting = SequenceDrafting(constants);
+    c.reply_tokens = 0;
+    c.ready = c.drafting.begin_reply(*policy);
+    if (c.ready) result.time_us += costs.draft(1);  // behind its prompt
+  };
   for (size_t i = 0; i < traces.size(); ++i) {
     cursors[i].trace = &traces[i];
-    cursors[i].drafting = SequenceDrafting(constants);
+    begin_reply(cursors[i]);
   }
-  RunResult result;
   std::vector<DepthQuery> queries(traces.size());
   while (!any_ended(cursors)) {
     int32_t drafting = 0;
     for (size_t i = 0; i < cursors.size(); ++i) {
       Cursor& c = cursors[i];
       DepthQuery& q = queries[i];
-      q.available = c.ready ? kDraftRowsMax : 0;
-      q.confidence = std::span(c.point().confidence).first(c.ready ? kDraftRowsMax : 0U);
+      q.available = c.ready ? c.point().usable : 0;
+      q.confidence = std::span(c.point().confidence).first(static_cast<size_t>(q.available));
       q.drafting = c.drafting.begin_round(*policy, q.confidence);
       q.acceptance = &c.drafting.acceptance;
       drafting += q.drafting;
@@ -81,14 +103,11 @@ RunResult run_policy(std::span<const Trace> traces, const CostTable& costs,
     for (size_t i = 0; i < cursors.size(); ++i) {
       Cursor& c = cursors[i];
       const TracePoint point = c.point();
-      const int32_t accepted = advance(c, depths[i], result);
-      end_round(c, point, depths[i], accepted, *policy, result);
+      const int64_t had = result.tokens;
+      advance(c, depths[i], result);
+      end_round(c, point, depths[i], result.tokens - had, *policy, result);
       c.ready = queries[i].drafting;
-      c.reply_tokens += accepted + 1;
-      if (c.reply_tokens >= reply) {
-        c.drafting = SequenceDrafting(constants);
-        c.reply_tokens = 0;
-      }
+      if (c.replied(reply)) begin_reply(c);
     }
     policy->observe(result.tokens - before);
     result.time_us += costs.step(n, rows) + costs.draft(drafting);
@@ -96,22 +115,34 @@ RunResult run_policy(std::span<const Trace> traces, const CostTable& costs,
   return result;
 }
 
-RunResult run_fixed(std::span<const Trace> traces, const CostTable& costs, int depth) {
+RunResult run_fixed(std::span<const Trace> traces, const CostTable& costs, int depth, int reply) {
   std::vector<Cursor> cursors(traces.size());
-  for (size_t i = 0; i < traces.size(); ++i) cursors[i].trace = &traces[i];
   const auto n = static_cast<int32_t>(traces.size());
   RunResult result;
+  const double behind_prompt = depth > 0 ? costs.draft(1) : 0;
+  for (size_t i = 0; i < traces.size(); ++i) {
+    cursors[i].trace = &traces[i];
+    result.time_us += behind_prompt;
+  }
   while (!any_ended(cursors)) {
-    for (Cursor& c : cursors) advance(c, depth, result);
-    result.time_us += costs.step(n, n * (1 + depth)) + (depth > 0 ? costs.draft(n) : 0);
+    int32_t rows = n;
+    for (Cursor& c : cursors) {
+      const int32_t verified = std::min(depth, c.point().usable);
+      rows += verified;
+      advance(c, verified, result);
+      if (!c.replied(reply)) continue;
+      c.reply_tokens = 0;
+      result.time_us += behind_prompt;
+    }
+    result.time_us += costs.step(n, rows) + (depth > 0 ? costs.draft(n) : 0);
   }
   return result;
 }
 
-RunResult run_oracle(const Trace& trace, const CostTable& costs) {
+RunResult run_oracle(const Trace& trace, const CostTable& costs, int reply) {
   // The price of time at which the best choices give just that ratio (Dinkelbach). A round's choice
   // changes where the next begins, so the best are found from the end of the trace backwards.
-  double price = best_fixed(std::span(&trace, 1), costs).result.rate();
+  double price = best_fixed(std::span(&trace, 1), costs, reply).result.rate();
   RunResult result;
   const size_t length = trace.points.size();
   std::vector<double> worth(length + kDraftRowsMax + 2, 0);
@@ -124,7 +155,8 @@ RunResult run_oracle(const Trace& trace, const CostTable& costs) {
       for (int32_t k = 0; k <= kDraftRowsMax; ++k) {
         if (k > trace.points[at].right) break;  // what is wrong is never verified
         const double us = costs.step(1, 1 + k) + (k > 0 ? costs.draft(1) : 0);
-        const double w = k + 1 - price * us + worth[at + static_cast<size_t>(k) + 1];
+        const int32_t tokens = tokens_at(trace, at, k);
+        const double w = tokens - price * us + worth[at + static_cast<size_t>(tokens)];
         if (w > best) best = w, depth[at] = k;
       }
       worth[at] = best;
@@ -142,10 +174,10 @@ RunResult run_oracle(const Trace& trace, const CostTable& costs) {
   return result;
 }
 
-BestFixed best_fixed(std::span<const Trace> traces, const CostTable& costs) {
+BestFixed best_fixed(std::span<const Trace> traces, const CostTable& costs, int reply) {
   BestFixed best;
   for (int depth = 0; depth <= kDraftRowsMax; ++depth) {
-    const RunResult r = run_fixed(traces, costs, depth);
+    const RunResult r = run_fixed(traces, costs, depth, reply);
     if (depth == 0 || r.rate() > best.result.rate()) best = {depth, r};
   }
   return best;

@@ -21,20 +21,21 @@ struct RunResult {
   double rate() const { return static_cast<double>(tokens) / time_us; }  // tokens per microsecond
 };
 
-// All traces at once, one sequence each, until the first ends; a sequence starts anew, knowing
-// nothing, every `reply` tokens.
+// All traces at once, one sequence each, until the first ends. A reply starts as the engine starts
+// it, knowing nothing, with drafts behind its prompt: where the trace says so, else every `reply`
+// tokens.
 RunResult run_policy(std::span<const Trace> traces, const CostTable& costs,
                      const DraftConstants& constants, int reply);
 // Depth 0 runs no drafter.
-RunResult run_fixed(std::span<const Trace> traces, const CostTable& costs, int depth);
+RunResult run_fixed(std::span<const Trace> traces, const CostTable& costs, int depth, int reply);
 // Knows which drafts are right, one sequence: the best that any choice of depths can do.
-RunResult run_oracle(const Trace& trace, const CostTable& costs);
+RunResult run_oracle(const Trace& trace, const CostTable& costs, int reply);
 
 struct BestFixed {
   int depth = 0;
   RunResult result;
 };
-BestFixed best_fixed(std::span<const Trace> traces, const CostTable& costs);
+BestFixed best_fixed(std::span<const Trace> traces, const CostTable& costs, int reply);
 
 // GB10, one rank of two, at 247 GB/s: from the bytes of docs/speculation.md's cost table.
 CostTable gb10_costs();

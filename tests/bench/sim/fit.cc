@@ -14,7 +14,8 @@ constexpr int kTrials = 240;
 constexpr int kFitTokens = 3072;  // of each generated trace
 constexpr int kFitTraces = 2;     // of each kind
 constexpr double kRatioLeast = 0.995;
-constexpr double kShortfallWeight = 4;  // of what falls below kRatioLeast
+constexpr double kLookShareMax = 0.008;  // all that may be lost where drafts never pay: 0.01
+constexpr double kShortfallWeight = 4;   // of what falls below kRatioLeast
 
 // The mean gain over the best fixed depth, with what falls short counted several times.
 double score(std::span<const Scenario> scenarios, const DraftConstants& constants) {
@@ -28,27 +29,35 @@ double score(std::span<const Scenario> scenarios, const DraftConstants& constant
 
 double unit(std::mt19937_64& rng) { return static_cast<double>(rng() >> 11) * 0x1p-53; }
 
+// Numbers that are positive: they are moved by factors.
+std::vector<double*> scales(DraftConstants& c) {
+  return {&c.place_spread,         &c.slope,
+          &c.slope_spread,         &c.bias_spread,
+          &c.bias_drift,           &c.place_drift,
+          &c.slope_drift,          &c.price_rounds,
+          &c.price_prior_rounds,   &c.lost_runs,
+          &c.promise_prior_rounds, &c.promise_least,
+          &c.look_share,           &c.experience_rounds};
+}
+
 // One or two numbers moved, by factors or, where they may be negative, by steps.
 DraftConstants moved(DraftConstants c, std::mt19937_64& rng) {
-  double* const factors[] = {
-      &c.slope,       &c.bias_first,        &c.bias_step,    &c.place_step,
-      &c.slope_step,  &c.bias_rounds,       &c.price_rounds, &c.price_prior_rounds,
-      &c.gain_rounds, &c.gain_prior_rounds, &c.pause_rounds, &c.experience_rounds,
-      &c.look_rounds};
+  const std::vector<double*> factors = scales(c);
   for (uint64_t moves = 1 + rng() % 2; moves > 0; --moves) {
-    const uint64_t which = rng() % (std::size(factors) + 2 + c.place.size());
-    if (which < std::size(factors)) {
+    const uint64_t which = rng() % (factors.size() + 1 + c.place.size());
+    if (which < factors.size()) {
       *factors[which] *= std::exp(1.2 * (unit(rng) - 0.5));
     } else {
-      const uint64_t at = which - std::size(factors);
-      (at == 0 ? c.bias : at == 1 ? c.gain_start : c.place[at - 2]) += 0.8 * (unit(rng) - 0.5);
+      const uint64_t at = which - factors.size();
+      (at == 0 ? c.promise_start : c.place[at - 1]) += 0.8 * (unit(rng) - 0.5);
     }
   }
   c.price_rounds = std::max(c.price_rounds, 4.0);
-  c.gain_rounds = std::max(c.gain_rounds, 8.0);
   c.slope = std::min(c.slope, 1.5);
-  c.pause_rounds = std::clamp(c.pause_rounds, 32.0, 512.0);
-  c.look_rounds = std::clamp(c.look_rounds, 16.0, 256.0);
+  // Other drafters than those of the traces must be learned too.
+  c.slope_spread = std::max(c.slope_spread, 0.15);
+  c.bias_spread = std::max(c.bias_spread, 0.5);
+  c.look_share = std::min(c.look_share, kLookShareMax);
   return c;
 }
 
@@ -59,12 +68,9 @@ double rounded(double x) {
 }
 
 DraftConstants rounded(DraftConstants c) {
-  for (double* x :
-       {&c.bias, &c.gain_start, &c.slope, &c.bias_first, &c.bias_step, &c.place_step, &c.slope_step,
-        &c.bias_rounds, &c.price_rounds, &c.price_prior_rounds, &c.gain_rounds,
-        &c.gain_prior_rounds, &c.pause_rounds, &c.experience_rounds, &c.look_rounds})
-    *x = rounded(*x);
+  for (double* x : scales(c)) *x = rounded(*x);
   for (double& x : c.place) x = rounded(x);
+  c.promise_start = rounded(c.promise_start);
   return c;
 }
 
@@ -95,22 +101,18 @@ DraftConstants fit_constants(std::span<const Trace> recorded, std::span<const Co
   return best;
 }
 
-void print_constants(const DraftConstants& c) {
-  std::printf("  double bias = %g;\n", c.bias);
+void print_constants(const DraftConstants& constants) {
+  DraftConstants c = constants;
+  static constexpr const char* kNames[] = {
+      "place_spread",         "slope",         "slope_spread", "bias_spread",        "bias_drift",
+      "place_drift",          "slope_drift",   "price_rounds", "price_prior_rounds", "lost_runs",
+      "promise_prior_rounds", "promise_least", "look_share",   "experience_rounds"};
   std::printf("  std::array<double, 5> place = {%g, %g, %g, %g, %g};\n", c.place[0], c.place[1],
               c.place[2], c.place[3], c.place[4]);
-  std::printf("  double slope = %g;\n  double bias_first = %g;\n  double bias_step = %g;\n",
-              c.slope, c.bias_first, c.bias_step);
-  std::printf("  double place_step = %g;\n  double slope_step = %g;\n  double bias_rounds = %g;\n",
-              c.place_step, c.slope_step, c.bias_rounds);
-  std::printf("  double price_rounds = %g;\n  double price_prior_rounds = %g;\n", c.price_rounds,
-              c.price_prior_rounds);
-  std::printf("  double gain_rounds = %g;\n  double gain_prior_rounds = %g;\n", c.gain_rounds,
-              c.gain_prior_rounds);
-  std::printf("  double gain_start = %g;\n", c.gain_start);
-  std::printf("  double pause_rounds = %g;\n  double experience_rounds = %g;\n", c.pause_rounds,
-              c.experience_rounds);
-  std::printf("  double look_rounds = %g;\n", c.look_rounds);
+  const std::vector<double*> values = scales(c);
+  for (size_t i = 0; i < values.size(); ++i)
+    std::printf("  double %s = %g;\n", kNames[i], *values[i]);
+  std::printf("  double promise_start = %g;\n", c.promise_start);
 }
 
 }  // namespace tensorfold::sim

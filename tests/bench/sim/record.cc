@@ -50,11 +50,15 @@ std::vector<std::string> code_questions() {
       const std::string w = what;
       out.push_back("Write a " + language + " function " + n + " that " + w + ".");
       out.push_back("In " + language + ", write " + n + "_now, a function that " + w + ".");
+      out.push_back("Please write a " + language + " function named new_" + n + " that " + w + ".");
+      out.push_back("I need a " + language + " function called my_" + n + " that " + w + ".");
     }
   }
   for (const std::string who : {"Anna", "Tom", "Rosa", "Karl"}) {
     out.push_back("Give me a JSON record with name " + who + ", age 31 and city Rome.");
     out.push_back("Write a JSON object with name " + who + ", job baker and color green.");
+    out.push_back("Make JSON: name " + who + ", score 45 and active true.");
+    out.push_back("Please return JSON with name " + who + ", pet fox, item lamp and count 17.");
   }
   return out;
 }
@@ -168,7 +172,11 @@ class Recorder {
   void add_points(Trace& trace) const {
     for (size_t i = 0; i + 1 < tokens_.size(); ++i) {
       TracePoint p;
+      p.begins = i == 0;
       const auto& [ids, confidence] = drafts_[i];
+      const auto ends = [this](int32_t id) { return text_.ends_reply(id); };
+      const auto end = std::find_if(ids.begin(), ids.end(), ends);
+      p.usable = std::min(p.usable, static_cast<int32_t>(end - ids.begin()));
       bool right = true;
       for (size_t k = 0; k < std::min(ids.size(), p.confidence.size()); ++k) {
         p.confidence[k] = confidence[k];

@@ -19,8 +19,8 @@ Scenario scenario_of(std::vector<Trace> traces, const Costs& costs, const std::s
   s.text = name;
   s.costs = costs.name;
   s.table = costs.table;
-  s.fixed = best_fixed(traces, costs.table);
-  if (traces.size() == 1) s.oracle = run_oracle(traces[0], costs.table).rate();
+  s.fixed = best_fixed(traces, costs.table, kReplyTokens);
+  if (traces.size() == 1) s.oracle = run_oracle(traces[0], costs.table, kReplyTokens).rate();
   s.traces = std::move(traces);
   return s;
 }
@@ -91,6 +91,7 @@ std::vector<Scenario> make_scenarios(std::span<const Trace> recorded, std::span<
     texts.push_back(generate_trace(kind, trace_tokens, seed++));
   texts.push_back(mix_traces(texts, kPieceTokens, "mixed"));
   const Trace mixed = texts.back();
+  texts.push_back(collapsing(texts.front(), kCollapseTokens, "collapsing"));
   for (const Trace& t : recorded) texts.push_back(t);
   if (!recorded.empty()) texts.push_back(mix_traces(recorded, kPieceTokens, "recorded mixed"));
   std::vector<Scenario> out;
@@ -102,7 +103,21 @@ std::vector<Scenario> make_scenarios(std::span<const Trace> recorded, std::span<
 }
 
 RunResult run_scenario(const Scenario& scenario, const DraftConstants& constants) {
-  return run_policy(scenario.traces, scenario.table, constants, kReplyTokens);
+  const Trace& trace = scenario.traces[0];
+  if (scenario.traces.size() > 1 || !trace.points[0].begins)
+    return run_policy(scenario.traces, scenario.table, constants, kReplyTokens);
+  RunResult sum;
+  for (int part = 0; part < kBeginnings; ++part) {
+    const Trace t = beginning_at(trace, part, kBeginnings);
+    const RunResult r = run_policy(std::span(&t, 1), scenario.table, constants, kReplyTokens);
+    sum.tokens += r.tokens;
+    sum.rounds += r.rounds;
+    sum.drafted += r.drafted;
+    sum.accepted += r.accepted;
+    sum.pauses += r.pauses;
+    sum.time_us += r.time_us;
+  }
+  return sum;
 }
 
 void print_report(std::span<const Trace> recorded, std::span<const Costs> costs,
@@ -116,7 +131,7 @@ void print_report(std::span<const Trace> recorded, std::span<const Costs> costs,
   const std::vector<Trace> judged = part_of(recorded, "judge-");
   texts.insert(texts.end(), judged.begin(), judged.end());
   for (const Trace& t : texts) {
-    const RunResult r = run_fixed(std::span(&t, 1), gb10_costs(), kDraftRowsMax);
+    const RunResult r = run_fixed(std::span(&t, 1), gb10_costs(), kDraftRowsMax, kReplyTokens);
     std::printf("| %s | %.2f |", t.name.c_str(),
                 static_cast<double>(r.tokens) / static_cast<double>(r.rounds));
     for (int place = 0; place < kDraftRowsMax; ++place)

@@ -20,8 +20,10 @@ Result<Costs> read_costs(const std::string& path);
 inline constexpr int kReplyTokens = 512;  // of a simulated reply; the next knows nothing of it
 inline constexpr int kTraceTokens = 16 * 1024;  // of a generated trace
 inline constexpr int kPieceTokens = 192;        // of one kind in the mixed trace
-inline constexpr uint64_t kFitSeed = 100;       // the constants were fitted on traces of this seed
-inline constexpr uint64_t kJudgeSeed = 9000;    // and are judged on these
+inline constexpr int kCollapseTokens = 1024;    // for which drafts are right, then for which wrong
+inline constexpr int kBeginnings = 6;  // of a recorded trace, which is short: each knows nothing
+inline constexpr uint64_t kFitSeed = 100;     // the constants were fitted on traces of this seed
+inline constexpr uint64_t kJudgeSeed = 9000;  // and are judged on these
 
 // Those of the recorded traces whose name begins with "fit-" or "judge-".
 std::vector<Trace> part_of(std::span<const Trace> recorded, std::string_view prefix);
@@ -35,10 +37,11 @@ struct Scenario {
   double oracle = 0;  // tokens per microsecond; 0: several streams
 };
 
-// Generated kinds and their mixture, then recorded traces and theirs, one stream each; then the
-// mixture at four streams.
+// Generated kinds, their mixture and a drafter that fails at times, then recorded traces and
+// theirs, one stream each; then the mixture at four streams.
 std::vector<Scenario> make_scenarios(std::span<const Trace> recorded, std::span<const Costs> costs,
                                      uint64_t seed, int trace_tokens);
+// A recorded trace from several beginnings, all together.
 RunResult run_scenario(const Scenario& scenario, const DraftConstants& constants);
 
 void print_report(std::span<const Trace> recorded, std::span<const Costs> costs,

@@ -86,6 +86,8 @@ Offsets fit_offsets(const TextKind& kind, std::span<const Token> tokens) {
   return offsets;
 }
 
+bool has_replies(const Trace& trace) { return !trace.points.empty() && trace.points[0].begins; }
+
 }  // namespace
 
 std::vector<TextKind> text_kinds() {
@@ -127,7 +129,9 @@ Trace mix_traces(std::span<const Trace> traces, int piece, const std::string& na
     more = false;
     for (size_t i = 0; i < traces.size(); ++i) {
       const auto& from = traces[i].points;
-      const size_t end = std::min(from.size(), at[i] + static_cast<size_t>(piece));
+      size_t end = std::min(from.size(), at[i] + static_cast<size_t>(piece));
+      if (has_replies(traces[i]))
+        while (end < from.size() && !from[end].begins) ++end;
       mixed.points.insert(mixed.points.end(), from.begin() + static_cast<ptrdiff_t>(at[i]),
                           from.begin() + static_cast<ptrdiff_t>(end));
       at[i] = end;
@@ -137,11 +141,29 @@ Trace mix_traces(std::span<const Trace> traces, int piece, const std::string& na
   return mixed;
 }
 
+Trace collapsing(const Trace& trace, int piece, const std::string& name) {
+  Trace out{name, trace.points};
+  for (size_t at = 0; at < out.points.size(); ++at) {
+    if (at / static_cast<size_t>(piece) % 2 == 1) out.points[at].right = 0;
+  }
+  return out;
+}
+
+Trace beginning_at(const Trace& trace, int part, int parts) {
+  Trace out = trace;
+  auto at = out.points.begin() + static_cast<ptrdiff_t>(out.points.size()) * part / parts;
+  at = std::find_if(at, out.points.end(), [](const TracePoint& p) { return p.begins; });
+  std::rotate(out.points.begin(), at, out.points.end());
+  return out;
+}
+
 std::string encode_traces(std::span<const Trace> traces) {
   std::ostringstream out;
   for (const Trace& t : traces) {
     out << "trace " << t.name << ' ' << t.points.size() << '\n';
     for (size_t i = 0; i < t.points.size(); ++i) {
+      if (t.points[i].begins) out << "reply ";
+      if (t.points[i].usable < kDraftRowsMax) out << "end " << t.points[i].usable << ' ';
       out << t.points[i].right;
       for (const float c : t.points[i].confidence) out << ' ' << std::lround(c * kQuarters);
       out << (i % 4 == 3 || i + 1 == t.points.size() ? "\n" : "  ");
@@ -161,6 +183,11 @@ Result<std::vector<Trace>> decode_traces(std::string_view text) {
       return data_loss("trace " + std::to_string(traces.size()) + ": no head");
     for (size_t i = 0; i < count; ++i) {
       TracePoint p;
+      in >> std::ws;
+      p.begins = in.peek() == 'r' && in >> word && word == "reply";
+      in >> std::ws;
+      if (in.peek() == 'e' && (!(in >> word >> p.usable) || word != "end" || p.usable < 0))
+        return data_loss("trace " + t.name + ", point " + std::to_string(i) + ": end");
       if (!(in >> p.right) || p.right < 0 || p.right > kDraftRowsMax)
         return data_loss("trace " + t.name + ", point " + std::to_string(i) + ": right");
       for (float& c : p.confidence) {

@@ -17,6 +17,8 @@ namespace tensorfold::sim {
 struct TracePoint {
   std::array<float, kDraftRowsMax> confidence = {};  // logits
   int32_t right = 0;                                 // drafts right before the first wrong one
+  int32_t usable = kDraftRowsMax;  // drafts before the first one that would end the reply
+  bool begins = false;             // a reply; where none does, they have a length
 };
 
 struct Trace {
@@ -42,11 +44,19 @@ std::vector<TextKind> text_kinds();
 // `tokens` points. The offsets of the places are fitted, on the trace itself, until rounds of depth
 // 5 have the survival that is asked for.
 Trace generate_trace(const TextKind& kind, int tokens, uint64_t seed);
-// Pieces of several kinds, `piece` tokens long, in turn.
+// Pieces of several kinds in turn, `piece` tokens long; of replies as many whole ones as that
+// takes.
 Trace mix_traces(std::span<const Trace> traces, int piece, const std::string& name);
 
-// Text form, one trace after another: "trace NAME POINTS", then a line of POINTS entries, each the
-// number of right drafts and five confidences in quarters of a logit.
+// The same text, but in every other piece all drafts are wrong, as confident as ever: a drafter
+// whose state is broken.
+Trace collapsing(const Trace& trace, int piece, const std::string& name);
+// The same replies, beginning with that at about `part` of `parts` of it.
+Trace beginning_at(const Trace& trace, int part, int parts);
+
+// Text form, one trace after another: "trace NAME POINTS", then POINTS entries, each the number of
+// right drafts and five confidences in quarters of a logit. Before one: "reply", when it is the
+// first of a reply; "end N", when the draft behind the first N would end the reply.
 std::string encode_traces(std::span<const Trace> traces);
 Result<std::vector<Trace>> decode_traces(std::string_view text);
 

@@ -142,7 +142,6 @@ BOOST_AUTO_TEST_CASE(time_gets_the_price_of_the_long_run) {
   constexpr double kUnlikely = 0.2;
   std::mt19937_64 rng(9);
   DraftConstants trusting;
-  trusting.bias = 0;
   trusting.slope = 1;
   trusting.place = {};
   const auto policy = make_expected_gain_policy(costs, trusting);
@@ -241,15 +240,15 @@ BOOST_AUTO_TEST_CASE(drafting_that_costs_more_than_it_gives_pauses_and_comes_bac
     if (good && round % kPhase > DraftPause::kPauseRoundsMax) paused_while_good += !proposing;
   }
   BOOST_TEST(pauses >= 2);
-  BOOST_TEST(pauses <= 12);
-  BOOST_TEST(drafted_while_bad < kPhase / 10);
+  BOOST_TEST(pauses <= 30);  // looks that were followed by a short trial, most of them
+  BOOST_TEST(drafted_while_bad < kPhase / 7);
   BOOST_TEST(drafted_while_bad > 0);
   BOOST_TEST(paused_while_good == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_look_at_the_confidence_costs_one_run_of_the_drafter) {
   // Drafting never pays, the drafter knows it, and it is as dear as a step: a new sequence runs it
-  // once to look and then rarely; where it is confident, the look leads on.
+  // rarely, to look; where it is confident, the look leads on.
   const CostTable costs = CostTable::linear(10, 1, 10);
   const auto policy = make_expected_gain_policy(costs);
   const std::vector<float> low(5, -3.0F);
@@ -278,12 +277,51 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_confidence_costs_one_run_of_the_drafter) {
     SequenceDrafting other;
     (void)run(other, low, false, 100);
   }
-  BOOST_REQUIRE(policy->experience.gain < 0);
+  BOOST_REQUIRE(policy->experience.promise < 0);
   SequenceDrafting next;
-  BOOST_TEST(run(next, low, false, 40) == 1);
-  BOOST_TEST(run(next, low, false, 3000) < 60);
+  BOOST_TEST(run(next, low, false, 40) <= 2);
+  const int looks = run(next, low, false, 3000);
+  BOOST_TEST(looks >= 3000 / DraftPause::kPauseRoundsMax);
+  BOOST_TEST(looks < 60);
   SequenceDrafting confident;
-  BOOST_TEST(run(confident, high, true, 200) > 190);
+  const int first_look = confident.pause.look_rounds(policy->draft_price());
+  BOOST_TEST(run(confident, high, true, first_look + 200) >= 195);
+}
+
+BOOST_AUTO_TEST_CASE(short_replies_do_without_drafts_behind_their_prompts) {
+  // Drafts of a reply give a little, but what runs behind its prompt and behind its last round is
+  // lost; so of long replies all begin with drafts, and of short ones few, to look.
+  const CostTable costs = CostTable::linear(10, 1, 10);
+  const std::vector<float> confidence(5, 2.0F);
+  for (const int rounds : {2, 400}) {
+    const auto policy = make_expected_gain_policy(costs);
+    std::mt19937_64 rng(7);
+    std::vector<int> first;
+    for (int reply = 0; reply < 400 / rounds * 4 + 20; ++reply) {
+      SequenceDrafting drafting;
+      bool ready = drafting.begin_reply(*policy);
+      BOOST_TEST(drafting.begin_reply(*policy) == ready);  // in every chunk of a prompt
+      first.push_back(ready);
+      for (int round = 0; round < rounds; ++round) {
+        DepthQuery q;
+        q.available = ready ? 5 : 0;
+        q.confidence = std::span(confidence).first(ready ? 5U : 0U);
+        q.drafting = drafting.begin_round(*policy, q.confidence);
+        q.acceptance = &drafting.acceptance;
+        const int32_t depth = policy->choose(std::span(&q, 1), 0)[0];
+        std::vector<int32_t> accepted;
+        do accepted.push_back(rng() % 3 != 0 ? 7 : 8);
+        while (std::ssize(accepted) <= depth && accepted.back() == 7);
+        const std::vector<int32_t> drafts(ready ? 5 : 0, 7);
+        drafting.end_round(drafts, q.confidence, depth, accepted, *policy);
+        policy->observe(std::ssize(accepted));
+        ready = q.drafting;
+      }
+    }
+    const auto begun = std::count(first.end() - 20, first.end(), 1);
+    BOOST_TEST_CONTEXT(rounds << " rounds, " << begun << " of 20")
+    BOOST_TEST((rounds == 2 ? begun <= 3 : begun == 20));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(one_line_a_minute_says_that_drafting_pauses) {
