@@ -6,8 +6,9 @@ communicators made and aborted as ranks come and go. Nothing about GPUs.
 
 usage: nccl_ranks.py --daemon PROGRAM --tfctl PROGRAM --device-library FILE --nccl-library FILE
                      [--brief]
+       nccl_ranks.py --daemon PROGRAM --tfctl PROGRAM --gpus [--brief]
 
---brief: of the faults only a frozen and a killed worker.
+--brief: of the faults only a frozen and a killed worker. --gpus: a GPU for each rank, and NCCL itself.
 """
 
 import sys
@@ -42,10 +43,12 @@ def stranger(world: World, head: Rank):
 def main(world: World):
     options = world.options
     world.divisor = 10
-    world.device = "cuda"
-    world.environment.update({"TENSORFOLD_CUDA_LIBRARY": options.device_library,
-                              "TENSORFOLD_NCCL_LIBRARY": options.nccl_library,
-                              "FAKE_NCCL_FOLDER": str(world.folder), "NCCL_NVLS_ENABLE": "1"})
+    world.device = "cuda:RANK" if options.gpus else "cuda"
+    world.environment["NCCL_NVLS_ENABLE"] = "1"
+    if not options.gpus:
+        world.environment.update({"TENSORFOLD_CUDA_LIBRARY": options.device_library,
+                                  "TENSORFOLD_NCCL_LIBRARY": options.nccl_library,
+                                  "FAKE_NCCL_FOLDER": str(world.folder)})
     one: dict = {}
     single = Rank(world, None, "single").start()
     single.wait_state("ready")
@@ -76,6 +79,7 @@ def main(world: World):
 if __name__ == "__main__":
     arguments = ranks.parser()
     arguments.add_argument("--brief", action="store_true")
-    arguments.add_argument("--device-library", required=True)
-    arguments.add_argument("--nccl-library", required=True)
+    arguments.add_argument("--gpus", action="store_true")
+    arguments.add_argument("--device-library", default="")
+    arguments.add_argument("--nccl-library", default="")
     sys.exit(ranks.run(main, arguments))

@@ -169,7 +169,8 @@ class Rank:
         self.port = 0
         text = SETTINGS.replace("PREFILL", prefill) + extra
         if world.device:
-            text = text.replace("[engine]\n", f'[engine]\ndevice = "{world.device}"\n')
+            device = world.device.replace("RANK", str(rank or 0))
+            text = text.replace("[engine]\n", f'[engine]\ndevice = "{device}"\n')
         if rank is not None:
             net = world.net
             text += (f'[cluster]\nrole = "{"worker" if rank else "head"}"\nrank = {rank}\n'
