@@ -34,6 +34,14 @@ class BorrowedRunner final : public StepRunner {
   StepRunner& runner_;
 };
 
+// Two ranks of one machine have each a GPU of its own: "cuda:1 NVIDIA ..." is "cuda NVIDIA ...".
+std::string device_kind(const std::string& name) {
+  const size_t colon = name.find(':');
+  const size_t space = name.find(' ');
+  if (colon == std::string::npos || space == std::string::npos || space < colon) return name;
+  return name.substr(0, colon) + name.substr(space);
+}
+
 // The ranks come together for the first time, and their steps are measured together. A rank that is
 // lost meanwhile is waited for again.
 Status begin_head(HeadGroup& head, const DraftingStart& drafting, EngineParts& parts,
@@ -66,7 +74,7 @@ LinkFields cluster_fingerprint(const EngineOptions& options, const RankSizes& si
   return {
       {"version", version.empty() ? TF_VERSION : version},
       {"model", model.fingerprint()},
-      {"device", sizes.device->name()},
+      {"device", device_kind(sizes.device->name())},
       {"numeric revision", number(kNumericRevision)},
       {"cache formats", cache_formats(sizes.layout)},
       {"engine.slots", number(options.slots)},
