@@ -197,7 +197,7 @@ class Recorder {
 
 }  // namespace
 
-Result<std::vector<Trace>> record_traces(const std::string& model_path) {
+Result<std::vector<Trace>> record_traces(const std::string& model_path, const RecordPart& what) {
   TF_ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(model_path + "/config.json"));
   TF_ASSIGN_OR_RETURN(const auto text, load_text_codec(model_path, config.eos_token_id, false));
   const auto collective = make_single_collective();
@@ -209,13 +209,17 @@ Result<std::vector<Trace>> record_traces(const std::string& model_path) {
   options.rows_max = kPromptTokensMax;
   options.threads = 1;  // what it records is the same with any number
   TF_ASSIGN_OR_RETURN(const auto model, Model::load(options, *collective));
-  Recorder recorder(*model, *text);
+  Recorder recorder(what.view ? what.view(*model) : *model, *text);
   std::vector<Trace> traces;
   uint64_t seed = 1;
   for (const size_t part : {size_t{0}, size_t{1}}) {
+    if (part == 1 && what.greedy_replies > 0) break;
     for (const Questions& q : questions()) {
+      if (what.greedy_replies > 0 && q.temperature > 0) continue;
       Trace trace{(part == 0 ? "fit-" : "judge-") + std::string(q.kind), {}};
-      for (size_t i = part; i < q.texts.size(); i += 2)
+      size_t end = q.texts.size();
+      if (what.greedy_replies > 0) end = std::min(end, 2 * what.greedy_replies);
+      for (size_t i = part; i < end; i += 2)
         TF_RETURN_IF_ERROR(recorder.reply(q.texts[i].c_str(), q.temperature, seed++, trace));
       traces.push_back(std::move(trace));
     }
