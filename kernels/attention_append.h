@@ -55,7 +55,7 @@ inline OpCost attention_append_cost(const AttentionAppendParams& p) {
   if (p.a != nullptr) {
     const int64_t entries = p.rows / p.pool.ratio;
     c.bytes += int64_t{p.rows} * p.head_dim * 8 + p.index_wk->bytes();
-    c.operations += entries * (2 * int64_t{p.index_dim} * p.head_dim + 20 * p.head_dim);
+    c.operations += entries * (2 * int64_t{p.index_dim} * p.head_dim + int64_t{20} * p.head_dim);
   }
   return c;
 }

@@ -73,7 +73,7 @@ Result<ProbeSocket> accept_friend(const ProbeSocket& listener, const std::string
 // The far side, as a program with a thread that waits for its end.
 class FarSide {
  public:
-  FarSide(std::vector<std::string> argv)
+  explicit FarSide(std::vector<std::string> argv)
       : thread_([this, words = std::move(argv)] {
           ProgramRun run;
           run.from = ProgramRun::Input::kNothing;

@@ -48,6 +48,7 @@ class PageBuffer {
 
  private:
   struct Free {
+    // NOLINTNEXTLINE: from aligned_alloc
     void operator()(std::byte* p) const { std::free(p); }
   };
   std::unique_ptr<std::byte, Free> data_;
