@@ -57,6 +57,13 @@ struct Handler {
       e->end_stream("");
       return;
     }
+    if (path == "/joined") {
+      Response head;
+      head.body = "first";
+      e->begin_stream(std::move(head));
+      e->end_stream("last");
+      return;
+    }
     Response response;
     response.content_type = "text/plain";
     response.body = e->request().body;
@@ -134,6 +141,22 @@ BOOST_AUTO_TEST_CASE(streams_are_chunked) {
   const std::string reply = client.read_until("after");
   BOOST_TEST(reply.find("\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\nHTTP/1.1 200") !=
              std::string::npos);
+}
+
+// What a stream begins and ends with goes out with its head and its end, framed as the rest is.
+BOOST_AUTO_TEST_CASE(a_stream_begins_and_ends_with_bytes) {
+  Handler handler;
+  LoopbackServer server(quick(), handler.hooks());
+  Client client(server.port());
+  client.send(get("/joined") + "HEAD /joined HTTP/1.1\r\nHost: a\r\n\r\n" + post("/echo", "after"));
+  const std::string reply = client.read_until("after");
+  BOOST_TEST(reply.find("\r\n\r\n5\r\nfirst\r\n4\r\nlast\r\n0\r\n\r\nHTTP/1.1 200") !=
+             std::string::npos);
+  BOOST_TEST(count_of(reply, "first") == 1);  // the HEAD has none of it
+  Client old(server.port());
+  old.send("GET /joined HTTP/1.0\r\n\r\n");
+  const std::string plain = old.read_all();
+  BOOST_TEST(plain.substr(plain.find("\r\n\r\n") + 4) == "firstlast");
 }
 
 BOOST_AUTO_TEST_CASE(head_has_no_body) {
