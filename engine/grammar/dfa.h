@@ -13,7 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/base/status.h"
@@ -81,8 +81,8 @@ class Nfa {
 
  private:
   std::vector<State> states_;
-  // States inside characters: read one byte of a range, then go to a state.
-  std::map<std::tuple<int32_t, uint8_t, uint8_t>, int32_t> ends_;
+  // States inside characters that read one byte of a range and go to a state: by state and range.
+  std::unordered_map<uint64_t, int32_t> ends_;
 };
 
 // Subset construction; kInvalidArgument when a bound is passed.
@@ -123,6 +123,8 @@ class DfaExplorer {
 
 // Trims, minimizes and measures a table; used by every builder above.
 DfaPtr dfa_finish(Dfa raw);
+// The same for a table of which no two states are equal and every state leads to an accepted text.
+DfaPtr dfa_finish_minimal(Dfa raw);
 
 Status too_large(std::string_view what);
 

@@ -80,7 +80,7 @@ Backwards backwards(const Dfa& d, const std::vector<char>* live) {
 }
 
 // States from which an accepting state is reachable.
-std::vector<char> live_states(const Dfa& d) {
+std::vector<char> live_states(const Dfa& d, const Backwards& b) {
   const size_t n = d.states();
   std::vector<char> live(n, 0);
   std::vector<int32_t> unvisited;
@@ -89,8 +89,6 @@ std::vector<char> live_states(const Dfa& d) {
     live[s] = 1;
     unvisited.push_back(static_cast<int32_t>(s));
   }
-  if (unvisited.size() == n) return live;
-  const Backwards b = backwards(d, nullptr);
   while (!unvisited.empty()) {
     const auto t = at(unvisited.back());
     unvisited.pop_back();
@@ -166,11 +164,65 @@ class Partition {
   std::vector<int32_t> touched_;
 };
 
+// An automaton without cycles (word lists, bounded numbers): from its ends to its start, states
+// with equal rows and labels are one. False: there is a cycle.
+bool acyclic_blocks(const Dfa& d, const std::vector<char>& live, std::vector<int32_t>& block) {
+  const auto k = at(d.classes);
+  const size_t n = d.states();
+  std::vector<int32_t> entries(n, 0), order;
+  for (size_t s = 0; s < n; ++s) {
+    for (size_t c = 0; c < k && live[s]; ++c) {
+      const int32_t t = d.next[s * k + c];
+      if (t >= 0 && live[at(t)]) ++entries[at(t)];
+    }
+  }
+  size_t count = 0;
+  for (size_t s = 0; s < n; ++s) {
+    count += live[s] ? 1U : 0U;
+    if (live[s] && entries[s] == 0) order.push_back(static_cast<int32_t>(s));
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    for (size_t c = 0; c < k; ++c) {
+      const int32_t t = d.next[at(order[i]) * k + c];
+      if (t >= 0 && live[at(t)] && --entries[at(t)] == 0) order.push_back(t);
+    }
+  }
+  if (order.size() != count) return false;
+  size_t places = 64;  // a power of two
+  while (places < 2 * count) places *= 2;
+  std::vector<int32_t> table(places, -1), rows;  // of blocks
+  int32_t blocks = 0;
+  std::vector<int32_t> row(k + 1);
+  while (!order.empty()) {
+    const size_t s = at(order.back());
+    order.pop_back();
+    row[k] = static_cast<int32_t>(d.accept[s]);
+    uint64_t h = d.accept[s];
+    for (size_t c = 0; c < k; ++c) {
+      const int32_t t = d.next[s * k + c];
+      row[c] = t >= 0 && live[at(t)] ? block[at(t)] : -1;
+      h = (h ^ static_cast<uint32_t>(row[c])) * 0xFF51AFD7ED558CCDU;
+      h ^= h >> 32;
+    }
+    size_t place = h & (places - 1);
+    for (; table[place] >= 0; place = (place + 1) & (places - 1)) {
+      if (std::equal(row.begin(), row.end(), rows.begin() + table[place] * std::ssize(row))) break;
+    }
+    if (table[place] < 0) {
+      table[place] = blocks++;
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    block[s] = table[place];
+  }
+  return true;
+}
+
 // By state: the block of states that no text tells apart, -1 for those that are not live.
-std::vector<int32_t> equivalent_blocks(const Dfa& d, const std::vector<char>& live) {
+std::vector<int32_t> equivalent_blocks(const Dfa& d, const std::vector<char>& live, Backwards b) {
   const size_t n = d.states();
   std::vector<int32_t> block(n, -1);
-  Backwards b = backwards(d, &live);
+  if (acyclic_blocks(d, live, block)) return block;
+  if (std::find(live.begin(), live.end(), 0) != live.end()) b = backwards(d, &live);
   if (b.tail.size() > kDfaMinimizeMax) {
     for (size_t s = 0; s < n; ++s) block[s] = live[s] ? static_cast<int32_t>(s) : -1;
     return block;
@@ -249,14 +301,8 @@ void measure(Dfa& d) {
   }
 }
 
-}  // namespace
-
-DfaPtr dfa_finish(Dfa raw) {
-  if (raw.empty() || raw.states() == 0) return std::make_shared<Dfa>();
-  merge_classes(raw);
-  const std::vector<char> live = live_states(raw);
-  if (!live[at(raw.start)]) return std::make_shared<Dfa>();
-  const std::vector<int32_t> block = equivalent_blocks(raw, live);
+// `raw` with equal states together: blocks, -1 for states that are not live.
+DfaPtr renumbered(const Dfa& raw, const std::vector<int32_t>& block) {
   // Blocks are renumbered in the order of a walk from the start: equal languages, equal tables.
   const auto blocks = static_cast<size_t>(*std::max_element(block.begin(), block.end())) + 1;
   std::vector<int32_t> member(blocks, -1), number(blocks, -1);
@@ -274,7 +320,7 @@ DfaPtr dfa_finish(Dfa raw) {
     for (int32_t c = 0; c < raw.classes; ++c) {
       const int32_t t = raw.next[s * at(raw.classes) + at(c)];
       int32_t to = kDfaDead;
-      if (t >= 0 && live[at(t)]) {
+      if (t >= 0 && block[at(t)] >= 0) {
         const int32_t b = block[at(t)];
         if (number[at(b)] < 0) {
           number[at(b)] = static_cast<int32_t>(order.size());
@@ -289,6 +335,24 @@ DfaPtr dfa_finish(Dfa raw) {
   merge_classes(*out);
   measure(*out);
   return out;
+}
+
+}  // namespace
+
+DfaPtr dfa_finish(Dfa raw) {
+  if (raw.empty() || raw.states() == 0) return std::make_shared<Dfa>();
+  merge_classes(raw);
+  Backwards b = backwards(raw, nullptr);
+  const std::vector<char> live = live_states(raw, b);
+  if (!live[at(raw.start)]) return std::make_shared<Dfa>();
+  return renumbered(raw, equivalent_blocks(raw, live, std::move(b)));
+}
+
+DfaPtr dfa_finish_minimal(Dfa raw) {
+  merge_classes(raw);
+  std::vector<int32_t> block(raw.states());
+  for (size_t s = 0; s < block.size(); ++s) block[s] = static_cast<int32_t>(s);
+  return renumbered(raw, block);
 }
 
 }  // namespace tensorfold::grammar

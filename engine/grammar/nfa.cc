@@ -1,4 +1,4 @@
-// From nondeterministic automata to deterministic ones, and the automata of plain word lists.
+// From nondeterministic automata to deterministic ones.
 #include <algorithm>
 #include <span>
 
@@ -242,7 +242,9 @@ void Nfa::code_points(int32_t from, uint32_t low, uint32_t high, int32_t to) {
   // From the last byte on: characters that end alike share the states of their ends.
   int32_t next = to;
   for (size_t i = n; i-- > 1;) {
-    const auto [it, fresh] = ends_.try_emplace({next, a[i], b[i]}, -1);
+    const uint64_t end =
+        (static_cast<uint64_t>(next) << 16) | static_cast<uint64_t>(a[i] << 8) | b[i];
+    const auto [it, fresh] = ends_.try_emplace(end, -1);
     if (fresh) {
       it->second = add();
       edge(it->second, a[i], b[i], next);
@@ -266,42 +268,6 @@ DfaPtr dfa_universal() {
     return DfaPtr(dfa);
   }();
   return kUniversal;
-}
-
-Result<DfaPtr> dfa_words(const std::vector<std::string>& words, bool labels) {
-  // A trie written out as a table.
-  Dfa out;
-  std::array<char, 256> used{};
-  for (const std::string& w : words) {
-    for (const char c : w) used[static_cast<uint8_t>(c)] = 1;
-  }
-  int32_t classes = 1;  // class 0: bytes of no word
-  for (size_t b = 0; b < 256; ++b) {
-    if (used[b]) out.byte_class[b] = static_cast<uint8_t>(classes++ & 0xFF);
-  }
-  if (classes > 256) return too_large("a list of texts");
-  out.classes = classes;
-  auto add = [&] {
-    out.accept.push_back(0);
-    out.next.insert(out.next.end(), at(classes), kDfaDead);
-    return static_cast<int32_t>(out.accept.size()) - 1;
-  };
-  if (words.empty()) return std::make_shared<const Dfa>();
-  out.start = add();
-  for (size_t i = 0; i < words.size(); ++i) {
-    int32_t s = out.start;
-    for (const char c : words[i]) {
-      const size_t slot = at(s) * at(classes) + out.byte_class[static_cast<uint8_t>(c)];
-      if (out.next[slot] < 0) {
-        if (out.next.size() > kDfaWorkMax / 4) return too_large("a list of texts");
-        const int32_t fresh = add();
-        out.next[slot] = fresh;
-      }
-      s = out.next[slot];
-    }
-    out.accept[at(s)] = labels ? static_cast<uint32_t>(i) + 1 : 1;
-  }
-  return dfa_finish(std::move(out));
 }
 
 }  // namespace tensorfold::grammar

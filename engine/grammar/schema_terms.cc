@@ -430,21 +430,28 @@ Result<Terms> TermBuilder::cross(const Json& s, std::string_view keyword, const 
 
 Status TermBuilder::cross_in(const Json& s, std::string_view keyword, Terms& into,
                              const SchemaRef& ref) {
-  TF_ASSIGN_OR_RETURN(const Terms more, of(ref));
-  TF_ASSIGN_OR_RETURN(into, cross(s, keyword, into, more));
+  TF_ASSIGN_OR_RETURN(const SharedTerms more, shared(ref));
+  TF_ASSIGN_OR_RETURN(into, cross(s, keyword, into, *more));
   return ok_status();
 }
 
 Result<Terms> TermBuilder::of(const Conj& conj) {
+  if (conj.size() == 1) return of(conj[0]);
   Terms out(1);
   for (const SchemaRef& ref : conj) TF_RETURN_IF_ERROR(cross_in(*ref.schema, "allOf", out, ref));
   return out;
 }
 
 Result<Terms> TermBuilder::of(const SchemaRef& ref) {
-  if (const auto it = known_.find(ref); it != known_.end()) return *it->second;
+  TF_ASSIGN_OR_RETURN(const SharedTerms terms, shared(ref));
+  return *terms;
+}
+
+Result<TermBuilder::SharedTerms> TermBuilder::shared(const SchemaRef& ref) {
+  if (const auto it = known_.find(ref); it != known_.end()) return it->second;
   const Json& s = *ref.schema;
-  if (s.is_bool()) return s.as_bool() != ref.negated ? Terms(1) : Terms();
+  if (s.is_bool())
+    return std::make_shared<const Terms>(s.as_bool() != ref.negated ? Terms(1) : Terms());
   if (!s.is_object()) return doc_.error(s, "schema", "an object or a boolean expected");
   if (open_[ref] > 0 || depth_ > kJsonDepthMax) {
     return doc_.error(s, "$ref", "leads back to itself without a member or item between");
@@ -454,8 +461,8 @@ Result<Terms> TermBuilder::of(const SchemaRef& ref) {
   Result<Terms> terms = ref.negated ? negative(s) : positive(s);
   --depth_;
   --open_[ref];
-  if (terms.ok()) known_[ref] = std::make_shared<const Terms>(*terms);
-  return terms;
+  if (!terms.ok()) return terms.status();
+  return known_[ref] = std::make_shared<const Terms>(std::move(*terms));
 }
 
 }  // namespace tensorfold::grammar

@@ -94,6 +94,8 @@ class TermBuilder {
   const std::vector<std::string>& ignored() const { return ignored_; }
 
  private:
+  using SharedTerms = std::shared_ptr<const Terms>;
+  Result<SharedTerms> shared(const SchemaRef& ref);
   Result<Terms> positive(const Json& s);
   Result<Terms> negative(const Json& s);
   Status plain(const Json& s, Term& term);
