@@ -200,7 +200,7 @@ int run_bench_ready(const Invocation& call) {
 int run_bench_decode(const Invocation& call) {
   Settings settings;
   settings.repetitions = 3;
-  return run_bench(call, "decode", settings, bench::run_decode);
+  return run_bench(call, "decode", std::move(settings), bench::run_decode);
 }
 
 int run_bench_concurrent(const Invocation& call) {
@@ -208,20 +208,20 @@ int run_bench_concurrent(const Invocation& call) {
   settings.repetitions = 9;
   settings.tokens = 256;
   settings.streams = {2, 4};
-  return run_bench(call, "concurrent", settings, bench::run_concurrent);
+  return run_bench(call, "concurrent", std::move(settings), bench::run_concurrent);
 }
 
 int run_bench_sustained(const Invocation& call) {
   Settings settings;
   settings.tokens = 256;
   settings.streams = {4};
-  return run_bench(call, "sustained", settings, bench::run_sustained);
+  return run_bench(call, "sustained", std::move(settings), bench::run_sustained);
 }
 
 int run_bench_prefill(const Invocation& call) {
   Settings settings;
   settings.lengths = {8192, 32768, 131072};
-  return run_bench(call, "prefill", settings, bench::run_prefill);
+  return run_bench(call, "prefill", std::move(settings), bench::run_prefill);
 }
 
 int run_bench_depth(const Invocation& call) {
@@ -229,19 +229,19 @@ int run_bench_depth(const Invocation& call) {
   settings.repetitions = 3;
   settings.tokens = 256;
   settings.lengths = {131072};
-  return run_bench(call, "depth", settings, bench::run_depth);
+  return run_bench(call, "depth", std::move(settings), bench::run_depth);
 }
 
 int run_bench_needle(const Invocation& call) {
   Settings settings;
   settings.lengths = {8192, 32768, 131072};
-  return run_bench(call, "needle", settings, bench::run_needle);
+  return run_bench(call, "needle", std::move(settings), bench::run_needle);
 }
 
 int run_bench_first_long(const Invocation& call) {
   Settings settings;
   settings.lengths = {32768};
-  return run_bench(call, "first-long", settings, bench::run_first_long);
+  return run_bench(call, "first-long", std::move(settings), bench::run_first_long);
 }
 
 }  // namespace tensorfold::ctl
