@@ -23,6 +23,7 @@ struct Outcome {
   Lines log;
   int most_paused = 0;
   int late_drafter_runs = 0;
+  int64_t ends_seen = 0, ends_verified = 0;
 };
 
 // Counts the steps behind which the drafter runs, once `from` steps are done.
@@ -30,22 +31,32 @@ class DrafterRuns final : public StepRunner {
  public:
   DrafterRuns(StepRunner& inner, int from) : inner_(inner), from_(from) {}
   int late = 0;
+  int64_t ends_seen = 0, ends_verified = 0;  // drafts that are the end token
   Status run(const StepPlan& plan, std::vector<SampledTokens>& results) override {
     const bool drafts = !plan.samples.empty() && plan.samples[0].draft_rows > 0;
     late += ++steps_ > from_ && drafts ? 1 : 0;
-    return inner_.run(plan, results);
+    for (const SampleSpec& s : plan.samples) {
+      const auto verified = std::span(last_).first(static_cast<size_t>(s.verify_rows - 1));
+      ends_verified += std::count(verified.begin(), verified.end(), kEos);
+    }
+    ends_seen += std::count(last_.begin(), last_.end(), kEos);
+    const Status status = inner_.run(plan, results);
+    last_ = results.empty() ? std::vector<TokenId>() : results[0].drafts;
+    return status;
   }
 
  private:
   StepRunner& inner_;
   const int from_;
   int steps_ = 0;
+  std::vector<TokenId> last_;
 };
 
-Outcome run(unsigned skill, bool draft, int tokens) {
+// `ends`: of 100 rows so many favor the end token, and that ends the reply.
+Outcome run(unsigned skill, bool draft, int tokens, unsigned ends = 0, TokenId first = 10) {
   ScriptedModel::Script script;
   script.skill = skill;
-  script.eos_weight = 0;
+  script.eos_weight = ends;
   ScriptedModel model(script);
   StepExecutor executor(model);
   ScriptedText text;
@@ -64,9 +75,9 @@ Outcome run(unsigned skill, bool draft, int tokens) {
   auto sink = std::make_shared<KeepingSink>();
   Submission s;
   s.ticket = book.open(sink, 10);
-  s.request.prompt.ids = std::vector<TokenId>{10, 11, 12};
+  s.request.prompt.ids = std::vector<TokenId>{first, 11, 12};
   s.request.sampling.temperature = 0;
-  s.request.ignore_eos = true;
+  s.request.ignore_eos = ends == 0;
   s.request.max_tokens = tokens;
   s.request.draft = draft;
   s.prompt = *text.encode(s.request.prompt);
@@ -80,6 +91,8 @@ Outcome run(unsigned skill, bool draft, int tokens) {
   out.reply = sink->reply();
   out.stats = board.snapshot(clock);
   out.late_drafter_runs = runs.late;
+  out.ends_seen = runs.ends_seen;
+  out.ends_verified = runs.ends_verified;
   return out;
 }
 
@@ -112,4 +125,17 @@ BOOST_AUTO_TEST_CASE(good_drafts_stay_on) {
   BOOST_TEST(drafted.stats.draft_pauses_total == 0U);
   BOOST_TEST(drafted.stats.accepted_total > 600U);
   BOOST_TEST(drafted.log.events == 0);
+}
+
+BOOST_AUTO_TEST_CASE(nothing_is_verified_at_the_end_of_a_reply_or_behind_it) {
+  // The end token comes of the row before it, whether or not a draft says so.
+  int64_t seen = 0;
+  for (TokenId first = 1; first <= 40; ++first) {
+    const Outcome plain = run(95, false, 200, 6, first);
+    const Outcome drafted = run(95, true, 200, 6, first);
+    BOOST_TEST(drafted.reply.ids == plain.reply.ids);
+    BOOST_TEST(drafted.ends_verified == 0);
+    seen += drafted.ends_seen;
+  }
+  BOOST_TEST(seen >= 20);
 }

@@ -303,6 +303,28 @@ BOOST_AUTO_TEST_CASE(replies_get_rows_in_every_step_while_a_prompt_fills) {
   BOOST_TEST(planner.generating(1));
 }
 
+BOOST_AUTO_TEST_CASE(drafts_behind_a_prompt_are_as_chosen) {
+  for (const int32_t propose : {-1, 0, 3}) {
+    PlannerOptions options;
+    options.slots = 1;
+    options.prefill_rows = 64;
+    options.pool_blocks = 4;
+    options.draft_rows = 5;
+    EmptyCacheIndex cache;
+    Planner planner(options, cache);
+    planner.enqueue(spec(1, 100, 50));
+    planner.admit();
+    const DraftChoice choice{0, 0, propose};
+    const auto choices = std::span(&choice, propose < 0 ? 0U : 1U);  // none: as many as may be
+    StepPlan plan = planner.plan(choices, {}, 0);
+    BOOST_TEST(plan.samples.empty());
+    planner.advance(0, {}, 0);
+    plan = planner.plan(choices, {}, 0);
+    BOOST_REQUIRE(plan.samples.size() == 1U);
+    BOOST_TEST(plan.samples[0].draft_rows == (propose < 0 ? 5 : propose));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(forced_tokens_are_given_with_what_was_not_computed_yet) {
   PlannerOptions options;
   options.slots = 1;
