@@ -16,13 +16,8 @@
 #include <cstring>
 #include <span>
 
+#include "kernels/host_device.h"
 #include "kernels/weight_view.h"
-
-#ifdef __CUDACC__
-#define TF_HOST_DEVICE __host__ __device__
-#else
-#define TF_HOST_DEVICE
-#endif
 
 namespace tensorfold::cuda {
 

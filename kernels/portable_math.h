@@ -1,29 +1,37 @@
-// Range reduction and a fixed polynomial each. Compiled without contraction (tf_options), so every
-// operation rounds as written.
-#include "engine/sample/portable_math.h"
+// exp and log in fp64 from additions, multiplications and divisions alone, so that a sampled token
+// is the same on every processor, on a GPU, and with every C library: libm's last bits are not
+// specified.
+//
+// Range reduction and a fixed polynomial each. Compiled without contraction (tf_options;
+// -fmad=false for kernels), so every operation rounds as written. Within 2 units in the last place
+// of the exact value over the ranges below (tested); each is a pure function of its argument's
+// bits.
+#pragma once
 
 #include <bit>
 #include <cstdint>
 #include <limits>
 
+#include "kernels/host_device.h"
+
 namespace tensorfold {
-namespace {
 
 // ln 2 in two parts: the high one has 32 trailing zero bits, so k * kLn2High is exact for |k| <
 // 2^11.
-constexpr double kLn2High = 0x1.62e42fee00000p-1;
-constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
-constexpr double kLog2E = 0x1.71547652b82fep+0;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
+inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+inline constexpr double kLog2E = 0x1.71547652b82fep+0;
+inline constexpr double kPortableInfinity = std::numeric_limits<double>::infinity();
 
 // 2^k for -1022 <= k <= 1023.
-double power_of_two(int k) { return std::bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52); }
+TF_HOST_DEVICE inline double power_of_two(int k) {
+  return std::bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52);
+}
 
-}  // namespace
-
-double portable_exp(double x) {
+// e^x. Below -745.2: 0. Above 709.7: infinity. NaN gives NaN.
+TF_HOST_DEVICE inline double portable_exp(double x) {
   if (x != x) return x;
-  if (x > 709.79) return kInfinity;
+  if (x > 709.79) return kPortableInfinity;
   if (x < -745.2) return 0.0;
   const double scaled = x * kLog2E;
   const int k = static_cast<int>(scaled + (scaled < 0 ? -0.5 : 0.5));
@@ -51,10 +59,11 @@ double portable_exp(double x) {
   return e * power_of_two(half) * power_of_two(k - half);
 }
 
-double portable_log(double x) {
+// ln x for x > 0, subnormals included. 0: -infinity. Below 0 or NaN: NaN. Infinity: infinity.
+TF_HOST_DEVICE inline double portable_log(double x) {
   if (x != x || x < 0) return std::numeric_limits<double>::quiet_NaN();
-  if (x == 0) return -kInfinity;
-  if (x == kInfinity) return x;
+  if (x == 0) return -kPortableInfinity;
+  if (x == kPortableInfinity) return x;
   int k = 0;
   if (x < std::numeric_limits<double>::min()) {
     x *= 0x1p54;
