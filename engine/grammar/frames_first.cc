@@ -85,12 +85,14 @@ void Frames::first_bytes(FrameId id, ByteSet& out) {
   const Frame& f = frames_[id];
   switch (f.kind) {
     case Kind::kEnd:
-    case Kind::kHole:
     case Kind::kSymbol:
+      return;  // they read no byte
+    case Kind::kHole:
     case Kind::kSequence:
     case Kind::kTool:
     case Kind::kJoin:
-      return;  // they read no byte
+      out.set();  // what is below them decides
+      return;
     case Kind::kTerminal:
       out |= live_bytes(*program_.dfas[f.a], static_cast<int32_t>(f.b));
       return;
