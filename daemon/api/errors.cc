@@ -72,7 +72,6 @@ int http_status(const Status& status) {
       return 429;
     case StatusCode::kUnavailable:
     case StatusCode::kCancelled:
-      return 503;
     case StatusCode::kDeadline:
       return 503;
     case StatusCode::kDataLoss:

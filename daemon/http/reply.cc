@@ -138,8 +138,8 @@ void Connection::send(std::span<const std::string_view> parts) {
     if (code > 0) done = static_cast<size_t>(code);
     if (done == total) return;
   }
-  auto* write = new Write{{}, {}, this};
-  write->request.data = write;
+  auto write = std::make_unique<Write>(Write{{}, {}, this});
+  write->request.data = write.get();
   write->bytes.reserve(total - done);
   for (unsigned i = 0; i < count; ++i) {
     const size_t skip = std::min(done, size_t{buffers[i].len});
@@ -147,11 +147,12 @@ void Connection::send(std::span<const std::string_view> parts) {
     done -= skip;
   }
   uv_buf_t rest = uv_buf_init(write->bytes.data(), static_cast<unsigned>(write->bytes.size()));
-  if (uv_write(&write->request, stream(), &rest, 1, on_written) != 0) {
-    delete write;
-    broken_ = true;
-    close();
+  if (uv_write(&write->request, stream(), &rest, 1, on_written) == 0) {
+    (void)write.release();  // until on_written
+    return;
   }
+  broken_ = true;
+  close();
 }
 
 void Connection::on_written(uv_write_t* request, int status) {

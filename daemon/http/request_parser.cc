@@ -66,7 +66,7 @@ RequestParser::Step RequestParser::feed(std::string_view data) {
   if (failed_) return {Event::kError, 0};
   if (data.empty()) {
     if (!ready()) return {Event::kNeedMore, 0};
-    data = std::string_view("", 0);  // llhttp wants a pointer
+    data = "";  // llhttp wants a pointer
   }
   const bool had_headers = headers_complete_;
   const llhttp_errno_t code = llhttp_execute(&parser_, data.data(), data.size());
