@@ -125,7 +125,6 @@ const MaskWalk::Below& MaskWalk::below(FrameId frame) {
 MaskWalk::Bytes MaskWalk::first_below(FrameId id) {
   const Frame f = frames_.at(id);
   if (f.kind == Kind::kEnd) return {};
-  Bytes out;
   if (f.kind == Kind::kJoin) {
     FrameSet after;
     frames_.resume(id, after);
