@@ -79,7 +79,7 @@ class Pieces final : public Wire {
   Pieces(std::string bytes, size_t cut) : bytes_(std::move(bytes)), cut_(cut) {}
   int64_t now_us() override { return 0; }
   void sleep_us(int64_t) override {}
-  Result<HttpReply> exchange(const HttpRequest&, const BodySink& sink) override {
+  Result<HttpReply> exchange(const HttpRequest&, const ctl::BodySink& sink) override {
     HttpReply reply;
     reply.status = 200;
     reply.sent_us = 500'000;
