@@ -131,6 +131,7 @@ def slow_load(checks: Checks) -> None:
 def wrong_settings(checks: Checks) -> None:
     """A wrong file: not tried again, one line that says where and what."""
     checks.systemctl("stop", UNIT)
+    checks.systemctl("reset-failed", UNIT)  # the starts so far would count towards the limit
     checks.drop_in("[Service]\n" + RESTART_SOON)
     before = len(events(checks.machine, "config_rejected"))
     checks.settings("[engine]\nslots = -1\n")
@@ -144,6 +145,7 @@ def wrong_settings(checks: Checks) -> None:
     told = [str(entry["MESSAGE"]) for entry in events(checks.machine, "config_rejected")[before:]]
     checks.that(len(told) == 1 and re.search(r"tensorfoldd\.toml:2\b.*slots", told[0]),
                 f"what the journal says of wrong settings: {told}")
+    checks.systemctl("reset-failed", UNIT)
     checks.settings("[model]\npath = '/var/lib/tensorfoldd/models/none'\n")
     checks.systemctl("start", UNIT)
     told = [str(entry["MESSAGE"]) for entry in events(checks.machine, "config_rejected")[before + 1:]]

@@ -16,7 +16,7 @@ import subprocess
 import time
 import typing
 
-PACKAGES = ["systemd", "systemd-sysv", "curl", "ca-certificates"]
+PACKAGES = ["systemd", "systemd-sysv", "curl", "ca-certificates", "passwd"]
 SMALL = ["--aptopt=Acquire::Languages \"none\"", "--dpkgopt=force-unsafe-io",
          *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "locale", "man"))]
 DPKG = "force-unsafe-io\n"
