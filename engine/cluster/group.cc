@@ -284,7 +284,7 @@ Result<LinkArrival> LinkGroup::receive(int rank, int64_t timeout_ms) {
     }
     if (health_->broken().requested()) return health_->failure();
     // Past the end of the stream only the heartbeats have news: a goodbye, or their own end.
-    const int64_t told_us = line.ended_us + timers_.heartbeat_ms * 1000;
+    const int64_t told_us = line.ended_us + 2 * timers_.heartbeat_ms * 1000;
     if (line.ended && clock_.monotonic_us() >= told_us) {
       health_->fail(
           unavailable(line.channel->peer() + " closed its control connection", "peer_closed"));

@@ -45,9 +45,10 @@ using LinkFields = std::vector<std::pair<std::string, std::string>>;
 
 // Every wait of the link. Tests divide them all by one number.
 struct LinkTimers {
-  int64_t heartbeat_ms = 1000;   // each rank to each other rank
-  int64_t silent_ms = 4500;      // a peer not heard for so long is lost: noticed within 5 s
-  int64_t connect_ms = 2000;     // one attempt to open a connection
+  int64_t heartbeat_ms = 500;  // each rank to each other rank
+  int64_t silent_ms = 4000;    // a peer not heard for so long is lost: noticed within 5 s, although
+                               // a beat may still come after one way of the link is closed
+  int64_t connect_ms = 2000;   // one attempt to open a connection
   int64_t handshake_ms = 2000;   // from a connection's start to its proof
   int64_t mesh_ms = 15000;       // all connections of a generation and its transport
   int64_t retry_first_ms = 100;  // between attempts, doubled up to the most, jitter of a quarter
