@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/log/events.h"
+#include "daemon/log/journal_barrier.h"
 
 namespace tensorfold::log {
 namespace {
@@ -53,6 +54,10 @@ Form detect_form(int fd, const char* journal_stream) {
     }
   }
   return isatty(fd) != 0 ? Form::kPlain : Form::kPrefixed;
+}
+
+JournalLog::~JournalLog() {
+  if (form_ == Form::kJournal) (void)wait_for_journal();
 }
 
 std::string JournalLog::line(Form form, LogLevel level, std::string_view message) {

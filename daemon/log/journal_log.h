@@ -25,6 +25,7 @@ class JournalLog final : public LogSink {
  public:
   explicit JournalLog(Form form, int fd = 2, const Clock& clock = system_clock())
       : form_(form), fd_(fd), storms_(clock) {}
+  ~JournalLog() override;  // the journal has read what was said (journal_barrier.h)
 
   LogLevel level() const { return level_.load(std::memory_order_relaxed); }
   void set_level(LogLevel level) { level_.store(level, std::memory_order_relaxed); }
