@@ -22,6 +22,9 @@ elseif(TF_SANITIZE STREQUAL "thread")
 elseif(NOT TF_SANITIZE STREQUAL "")
   message(FATAL_ERROR "TF_SANITIZE is '${TF_SANITIZE}': use address, thread or nothing")
 endif()
+if(TF_FUZZ)  # the libraries too: what they do guides the fuzzer
+  target_compile_options(tf_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 target_compile_definitions(tf_options INTERFACE
   TF_VERSION="${PROJECT_VERSION}" TF_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
