@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "tests/bench/sim/record.h"
+#include "tests/engine/passing_model.h"
 
 using namespace tensorfold;
 using namespace tensorfold::sim;
@@ -19,34 +20,15 @@ constexpr size_t kReplies = 2;  // of each kind
 constexpr double kShareLeast = 0.97;
 
 // Passes everything on, but drafts behind the token before the last.
-class LateDrafter final : public Model {
+class LateDrafter final : public PassingModel {
  public:
-  explicit LateDrafter(Model& inner) : inner_(inner) {}
-  const ModelConfig& config() const override { return inner_.config(); }
-  int64_t weight_bytes() const override { return inner_.weight_bytes(); }
-  int64_t cache_bytes() const override { return inner_.cache_bytes(); }
-  std::string fingerprint() const override { return inner_.fingerprint(); }
-  Status apply(const StepPlan& plan) override { return inner_.apply(plan); }
-  std::span<const int32_t> ids(SlotId slot) const override { return inner_.ids(slot); }
-  Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
-                 StepLogits& logits, ForwardProbe* probe) override {
-    return inner_.forward(plan, device_tokens, logits, probe);
-  }
-  Status accept(SlotId slot, int64_t length) override { return inner_.accept(slot, length); }
-  int64_t length(SlotId slot) const override { return inner_.length(slot); }
+  using PassingModel::PassingModel;
   Status draft(std::span<const DraftRequest> requests, std::vector<DraftResult>& results,
                ForwardProbe* probe) override {
     std::vector<DraftRequest> late(requests.begin(), requests.end());
     for (DraftRequest& r : late) r.token = inner_.ids(r.slot).back();
     return inner_.draft(late, results, probe);
   }
-  Status read_entry(SlotId slot, int layer, int64_t entry, std::vector<float>& main,
-                    std::vector<float>& index_key) const override {
-    return inner_.read_entry(slot, layer, entry, main, index_key);
-  }
-
- private:
-  Model& inner_;
 };
 
 // Of points: the mean number of right drafts, and the share of rounds in which those up to each

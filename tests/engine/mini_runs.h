@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "tests/engine/loop_harness.h"
+#include "tests/engine/passing_model.h"
 #include "tests/temp_folder.h"
 
 namespace tensorfold::scripted {
@@ -67,28 +68,17 @@ inline Model& narrow_mini_model() {
 }
 
 // Drafts that are right `skill` times of 100, from replies that are known already.
-class KnowingDrafter final : public Model {
+class KnowingDrafter final : public PassingModel {
  public:
-  KnowingDrafter(Model& inner, unsigned skill) : inner_(inner), skill_(skill) {}
+  KnowingDrafter(Model& inner, unsigned skill) : PassingModel(inner), skill_(skill) {}
   // Sequences are told apart by what their ids are: prompt and reply so far.
   void know(std::vector<int32_t> prompt, const std::vector<TokenId>& reply) {
     prompt.insert(prompt.end(), reply.begin(), reply.end());
     known_.push_back(std::move(prompt));
   }
-  const ModelConfig& config() const override { return inner_.config(); }
-  int64_t weight_bytes() const override { return inner_.weight_bytes(); }
-  int64_t cache_bytes() const override { return inner_.cache_bytes(); }
-  std::string fingerprint() const override { return inner_.fingerprint(); }
-  Status apply(const StepPlan& plan) override { return inner_.apply(plan); }
-  std::span<const int32_t> ids(SlotId slot) const override { return inner_.ids(slot); }
   Status accept(SlotId slot, int64_t length) override {
     seen_[slot].resize(static_cast<size_t>(length));
     return inner_.accept(slot, length);
-  }
-  int64_t length(SlotId slot) const override { return inner_.length(slot); }
-  Status read_entry(SlotId slot, int layer, int64_t entry, std::vector<float>& main,
-                    std::vector<float>& key) const override {
-    return inner_.read_entry(slot, layer, entry, main, key);
   }
   Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
                  StepLogits& logits, ForwardProbe* probe) override {
@@ -122,7 +112,6 @@ class KnowingDrafter final : public Model {
   }
 
  private:
-  Model& inner_;
   const unsigned skill_;
   std::vector<std::vector<int32_t>> known_;
   std::map<SlotId, std::vector<int32_t>> seen_;

@@ -7,6 +7,7 @@
 
 #include "engine/cache/cache_layout.h"
 #include "tests/engine/loop_harness.h"
+#include "tests/engine/passing_model.h"
 #include "tests/temp_folder.h"
 
 using namespace tensorfold;
@@ -52,25 +53,13 @@ class BrokenModel {
 };
 
 // Puts values into one sequence's logits behind the real ones, as a broken device would.
-class LogitFault final : public Model {
+class LogitFault final : public PassingModel {
  public:
-  explicit LogitFault(Model& inner) : inner_(inner) {}
+  using PassingModel::PassingModel;
   SlotId slot = -1;           // whose rows; -1: nobody's
   int64_t from_position = 0;  // and from where on
   std::vector<std::pair<size_t, float>> values;
 
-  const ModelConfig& config() const override { return inner_.config(); }
-  int64_t weight_bytes() const override { return inner_.weight_bytes(); }
-  int64_t cache_bytes() const override { return inner_.cache_bytes(); }
-  std::string fingerprint() const override { return inner_.fingerprint(); }
-  Status apply(const StepPlan& plan) override { return inner_.apply(plan); }
-  std::span<const int32_t> ids(SlotId s) const override { return inner_.ids(s); }
-  Status accept(SlotId s, int64_t length) override { return inner_.accept(s, length); }
-  int64_t length(SlotId s) const override { return inner_.length(s); }
-  Status read_entry(SlotId s, int layer, int64_t entry, std::vector<float>& main,
-                    std::vector<float>& key) const override {
-    return inner_.read_entry(s, layer, entry, main, key);
-  }
   Status forward(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
                  StepLogits& logits, ForwardProbe* probe) override {
     TF_RETURN_IF_ERROR(inner_.forward(plan, device_tokens, logits, probe));
@@ -80,13 +69,6 @@ class LogitFault final : public Model {
     }
     return ok_status();
   }
-  Status draft(std::span<const DraftRequest> requests, std::vector<DraftResult>& results,
-               ForwardProbe* probe) override {
-    return inner_.draft(requests, results, probe);
-  }
-
- private:
-  Model& inner_;
 };
 
 std::unique_ptr<Model> load(const fs::path& path) {

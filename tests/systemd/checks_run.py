@@ -1,6 +1,8 @@
 """Checks of the running service: start, readiness, protection, journal, control socket, reload."""
 
+import ctypes
 import json
+import os
 import re
 
 from service import (UNIT, Checks, answers, chat, curl, events, journal, main_pid, show, wait_for)
@@ -9,6 +11,16 @@ EXPOSURE_TENTHS_MAX = 20
 SECRET = "zanzibarmarmalade"  # typed by a client; must not be in the journal
 MANAGER_STARTED = "39f53479d3a045ac8e11786248231fbf"  # systemd's own event: a unit has started
 PACKAGE = "/package.deb"
+LOOP_SLICE_NS = 100_000  # daemon/service/time_slice.h
+SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}  # the C library has no name for it
+
+
+def loop_slice_ns(pid: int) -> int:
+    """The time slice that a process's first thread has asked for; 0: before Linux 6.12."""
+    attr = (ctypes.c_uint64 * 8)()  # sched_attr in its first version: the fourth is the slice
+    call = SCHED_GETATTR[os.uname().machine]
+    failed = ctypes.CDLL(None).syscall(call, pid, attr, ctypes.sizeof(attr), 0) != 0
+    return -1 if failed else attr[3]
 
 
 def install(checks: Checks) -> None:
@@ -64,6 +76,8 @@ def protection(checks: Checks) -> None:
                          ("/etc/tensorfoldd/tensorfoldd.toml", "644 root root")):
         found = machine.run("stat", "-c", "%a %U %G", path).stdout.strip()
         checks.that(found == wanted, f"{path} is {found}, not {wanted}")
+    slice_ns = loop_slice_ns(machine.host_pid(pid))
+    checks.that(slice_ns in (0, LOOP_SLICE_NS), f"the loop's time slice is {slice_ns} ns")
     # What it cannot do, shown by its own mounts.
     done = machine.run("nsenter", "-t", str(pid), "--mount", "touch", "/usr/x", "/etc/x")
     checks.that(done.stdout.count("Read-only file system") == 2, f"the service may write: {done.stdout}")
