@@ -17,6 +17,10 @@ CudaStream::~CudaStream() {
 
 bool CudaStream::create() {
   wait_each_ = std::getenv("TENSORFOLD_CUDA_SYNC") != nullptr;
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&shared_bytes_max_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "cudaDeviceGetAttribute");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   check(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), 2 * kPinnedBytes, cudaHostAllocDefault),
         "cudaHostAlloc");

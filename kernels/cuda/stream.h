@@ -29,6 +29,7 @@ class CudaStream final : public Stream {
   bool create();  // false: error() says why
   int lanes() const override { return 1; }
   cudaStream_t handle() const { return stream_; }
+  int64_t shared_bytes_max() const { return shared_bytes_max_; }  // of a block, when asked for
 
   // Right after a launch: `kernel` is a string that stays; a, b, c are its shapes.
   void launched(const char* kernel, int64_t a, int64_t b = 0, int64_t c = 0);
@@ -54,6 +55,7 @@ class CudaStream final : public Stream {
   std::string recent() const;
 
   cudaStream_t stream_ = nullptr;
+  int shared_bytes_max_ = 0;
   bool wait_each_ = false;
   Launch launches_[kLaunchesKept];
   int64_t launch_count_ = 0;

@@ -392,6 +392,15 @@ BOOST_AUTO_TEST_CASE(attention) {
     run(false);
     run(true);
     check_near(out, 3e-3, "attention, D " + std::to_string(d) + ", mode " + std::to_string(mode));
+    // Few rows are shared by clusters and many are not; a row's bits are the same.
+    const std::vector<uint16_t> together = out.fetch();
+    std::fill(out.host.begin(), out.host.end(), uint16_t{0xFFFF});
+    out.push();
+    p.rows = static_cast<int>(std::min<int64_t>(n, 40));
+    run(true);
+    const std::vector<uint16_t> fewer = out.fetch();
+    const auto values = static_cast<std::ptrdiff_t>(p.rows) * p.heads * d;
+    BOOST_CHECK(std::equal(fewer.begin(), fewer.begin() + values, together.begin()));
   }
 }
 
