@@ -3,7 +3,7 @@
 //
 // The running maximum, the weights under it and each key block's products do not depend on one
 // another once every block's own maximum is known: those are exchanged first. Then the blocks'
-// parts are added in the order in which attention_core.cu adds them, so the bits are the same.
+// parts are added in the order in which attention_rows.cu adds them, so the bits are the same.
 // Bytes: as there; the parts (32 KB a key block) pass through distributed shared memory.
 #include <cooperative_groups.h>
 

@@ -1,7 +1,9 @@
-// The parts of attention that both of its kernels are made of (attention_core.cu: a row's key
-// blocks one after the other; attention_split.cu: shared by a cluster): four warps, 16 heads of a
-// row, one block of 64 keys in shared memory. Both add in the same order, so they give the same
-// bits.
+// What both kernels of attention (attention_rows.cu: a row's key blocks one after the other;
+// attention_split.cu: shared by a cluster) have in common, and the order in which both add, so that
+// they give the same bits: four warps, 16 heads of a row, one block of 64 keys in shared memory.
+//
+// Sums are the tensor cores' own, in short chains: what is made of them (P, the result) is rounded
+// to bf16, and no quantiser follows before the output projection.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -213,21 +215,33 @@ __device__ inline void load_queries(const AttentionCoreParams& p, int64_t r, int
   }
 }
 
-// scores[head][key] = q . key * scale; -infinity where there is no key. warp: of the group.
+// Chunks of 32 channels in a quarter: the scores' sums are added by quarters of the channels.
+__host__ __device__ constexpr int quarter_chunks(int d) { return (d / kChunk + 3) / 4; }
+
+// scores[head][key] = q . key * scale; -infinity where there is no key. warp: of the group. A
+// quarter of the channels is one chain of products; the quarters are added ascending.
 __device__ inline void score_keys(const KeyTile& tile, const uint16_t* q, int d, float scale,
                                   int warp) {
   const int lane = lane_of(), g = lane >> 2, c = lane & 3;
-  const int first = warp * 16;
+  const int first = warp * 16, quarter = quarter_chunks(d) * kChunk;
   const uint16_t* top = q + g * (d + kTilePad) + c * 8;
   const uint16_t* key = tile.keys + (first + g) * (d + kTilePad) + c * 8;
-  Sum acc[2][4];
+  float sum[2][4] = {};
+  for (int from = 0; from < d; from += quarter) {
+    float acc[2][4] = {};
 #pragma unroll 4
-  for (int at = 0; at < d; at += kChunk) {
-    const uint4 a0 = *reinterpret_cast<const uint4*>(top + at);
-    const uint4 a1 = *reinterpret_cast<const uint4*>(top + 8 * (d + kTilePad) + at);
+    for (int at = from; at < min(d, from + quarter); at += kChunk) {
+      const uint4 a0 = *reinterpret_cast<const uint4*>(top + at);
+      const uint4 a1 = *reinterpret_cast<const uint4*>(top + 8 * (d + kTilePad) + at);
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+        mma_chunk(acc[n], a0, a1,
+                  *reinterpret_cast<const uint4*>(key + n * 8 * (d + kTilePad) + at));
+    }
 #pragma unroll
     for (int n = 0; n < 2; ++n)
-      mma_chunk(acc[n], a0, a1, *reinterpret_cast<const uint4*>(key + n * 8 * (d + kTilePad) + at));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum[n][i] += acc[n][i];
   }
 #pragma unroll
   for (int n = 0; n < 2; ++n)
@@ -235,7 +249,7 @@ __device__ inline void score_keys(const KeyTile& tile, const uint16_t* q, int d,
     for (int i = 0; i < 4; ++i) {
       const int k = first + n * 8 + c * 2 + (i & 1);
       tile.scores[(g + (i >> 1) * 8) * kTileKeys + k] =
-          tile.kind[k] != 0 ? acc[n][i].total() * scale : -INFINITY;
+          tile.kind[k] != 0 ? sum[n][i] * scale : -INFINITY;
     }
 }
 
@@ -293,15 +307,14 @@ __device__ inline TileWeights load_weights(const KeyTile& tile) {
 __device__ inline void weigh_values(const KeyTile& tile, const TileWeights& w, int d, int channel,
                                     float (&out)[4]) {
   const int lane = lane_of();
-  Sum sum[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = 0;
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
     uint32_t b0, b1;
     load_values(tile.keys + (k * 16 + (lane & 15)) * (d + kTilePad) + channel, b0, b1);
-    mma_add(sum, w.a[k][0], w.a[k][1], w.a[k][2], w.a[k][3], b0, b1);
+    mma_bf16(out, w.a[k][0], w.a[k][1], w.a[k][2], w.a[k][3], b0, b1);
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = sum[i].total();
 }
 
 // o = bf16(numerator / denominator) of two neighboring channels, the inverse rotation, bf16.
@@ -319,8 +332,11 @@ __device__ inline uint32_t finished_pair(const AttentionCoreParams& p, int64_t r
   return pack_bf16(re, im);
 }
 
-// attention_split.cu: whether a call's rows are shared by clusters, and the launch.
+// Few rows: a cluster takes 16 heads of a row. Whether this GPU and these shapes allow it, and the
+// launch.
 bool attention_splits(const AttentionCoreParams& p, const CudaStream& stream);
 void attention_split(const AttentionCoreParams& p, CudaStream& stream);
+// Any number of rows, D a multiple of 32 up to kHeadDimMax.
+void attention_rows(const AttentionCoreParams& p, CudaStream& stream);
 
 }  // namespace tensorfold::cuda

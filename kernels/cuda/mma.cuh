@@ -54,4 +54,12 @@ __device__ inline void mma_chunk(Sum (&sum)[4], const uint4& top, const uint4& b
   mma_add(sum, top.z, bottom.z, top.w, bottom.w, b.z, b.w);
 }
 
+// The same without compensation: one chain of the instruction's own additions. For sums that are
+// short, or whose result is rounded to bf16 and met by no quantiser.
+__device__ inline void mma_chunk(float (&sum)[4], const uint4& top, const uint4& bottom,
+                                 const uint4& b) {
+  mma_bf16(sum, top.x, bottom.x, top.y, bottom.y, b.x, b.y);
+  mma_bf16(sum, top.z, bottom.z, top.w, bottom.w, b.z, b.w);
+}
+
 }  // namespace tensorfold::cuda

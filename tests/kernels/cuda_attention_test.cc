@@ -10,6 +10,8 @@ namespace {
 
 constexpr int kRounds = 10;
 constexpr int kPositions = 256;  // of a pool block
+// More rows than this take another kernel of attention than fewer (attention_split.cu).
+constexpr int kFewRows = 64;
 
 BOOST_TEST_GLOBAL_FIXTURE(GpuOrSkip);
 
@@ -221,6 +223,9 @@ BOOST_AUTO_TEST_CASE(appended_rows) {
         latent_norm(fresh(d)), index_norm(fresh(scene.index_dim)), a32(fresh(n * d)),
         g(fresh(n * d, 4));
     Both<uint16_t> a16(bf16(fresh(n * d)));
+    const int q_width = 32 * pick(1, 40);
+    Both<uint16_t> qr(bf16(fresh(n * q_width)));
+    Both<float> q_norm(fresh(q_width));
     BothWeight wk(scene.index_dim, d, WeightLayout::kPanelBf16, coin());
     auto staged = Both<uint16_t>::out(int64_t{scene.staged} * d);
     Both<uint8_t> pool(scene.random_pool());
@@ -244,6 +249,9 @@ BOOST_AUTO_TEST_CASE(appended_rows) {
       p.kv_norm = side(kv_norm);
       p.rope = p.entry_rope = side(rope);
       p.staged = side(staged);
+      p.qr = side(qr);
+      p.q_norm = side(q_norm);
+      p.q_width = q_width;
       p.a = scene.ratio == 2 ? static_cast<const void*>(side(a32)) : side(a16);
       p.g = side(g);
       p.latent_norm = side(latent_norm);
@@ -256,6 +264,7 @@ BOOST_AUTO_TEST_CASE(appended_rows) {
     run(false);
     run(true);
     check_same(staged, "staged window rows");
+    check_same(qr, "query latents");
     for (size_t i = 0; i < slices.rings.size(); ++i) {
       check_same(slices.rings[i], "window ring");
       check_same(slices.pairs[i], "pair ring");
@@ -340,6 +349,7 @@ BOOST_AUTO_TEST_CASE(chosen_entries_are_the_best_of_the_scores) {
 BOOST_AUTO_TEST_CASE(attention) {
   const auto stream = make_stream(2);
   Gpu& gpu = Gpu::get();
+  int compared = 0;  // calls of many rows, beside few of them
   for (int round = 0; round < 2 * kRounds; ++round) {
     const Scene scene(round, pick(1, 4), 900);
     BothSlices slices(scene);
