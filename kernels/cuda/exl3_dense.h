@@ -3,8 +3,8 @@
 // y trimmed to `out` (engine/weights/exl3_codec.h). Tuned: mul1, 2..6 bits, order "lanes";
 // everything else goes through exl3_any (same class, its own order).
 //
-// Row invariance: bits of a row depend on that row and the weight alone (exl3_plan.h). Relative
-// norm against exact arithmetic: 3e-4 with fp32 outputs.
+// Row invariance: bits of a row depend on that row and the weight alone, however the work is cut
+// (exl3_fixed.cuh). Relative norm against exact arithmetic: 3e-4 with fp32 outputs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,6 +33,7 @@ struct Exl3DenseParams {
   int rows = 0;
   int jobs = 0;
   Exl3DenseJob job[kExl3JobsMax];
+  int cluster = 0;  // thread blocks that share an output block; 0: chosen (others: tests, benches)
 };
 
 // Whether the tuned instance serves a weight; the others take exl3_any.
@@ -41,8 +42,8 @@ constexpr bool exl3_is_tuned(const Exl3Parts& w) {
          w.half_bits >= 4 && w.half_bits <= 12;
 }
 
-// Queues the products. Weights with the same cluster size share a launch. Returns the first error;
-// *where (if given) then names the kernel and the shapes.
+// Queues the products. Weights of the same width and input size share a launch. Returns the first
+// error; *where (if given) then names the kernel and the shapes.
 cudaError_t exl3_dense(const Exl3DenseParams& p, cudaStream_t stream, const char** where = nullptr);
 
 // Any width, codebook and order; slow. Called by exl3_dense.

@@ -1,10 +1,12 @@
-// How an EXL3 product is cut, as pure functions of the weight's shape and of the GPU: never of the
-// row count, so that a row's sum has one order whatever rows share the call (class D of
-// docs/architecture.md).
+// How an EXL3 product of generated rows is cut, as pure functions of shapes and of the GPU. No cut
+// changes a bit: a block's product is an exact integer and blocks are added as integers
+// (exl3_fixed.cuh), so tiles, ranks and warps are chosen for speed alone, for the rows of the call
+// too.
 //
 // The inputs are blocks of 128. A cluster of `cluster` thread blocks owns 128 outputs and shares
-// the blocks out in rank order; each takes its blocks as chunks of `chunk_blocks`. A chunk's blocks
-// are added in ascending order, then a thread block's chunks, then the cluster's ranks.
+// the input blocks out in rank order. Few rows (up to kExl3FewRows): a thread block's warps take
+// steps of 64 outputs by one block in turn; codes come through a ring of `depth` units (64 by 64)
+// for each warp.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +14,63 @@
 namespace tensorfold::cuda {
 
 inline constexpr int kExl3ClusterMax = 8;
-inline constexpr int kExl3ChunksMax = 10;     // of one thread block, when each is one block
-inline constexpr int kExl3LongChunksMax = 8;  // of one thread block, else
-inline constexpr int kExl3RowsPerBlock = 8;   // rows of a thread block at most
-inline constexpr int kExl3SumStride = 136;    // floats of a row of sums: no bank conflicts
+inline constexpr int kExl3FewRows = 8;      // rows of a thread block of the kernel of few rows
+inline constexpr int kExl3SumStride = 136;  // integers of a row of sums: no bank conflicts
+inline constexpr int kExl3DepthMax = 8;     // units of a warp's ring
+inline constexpr int kExl3SmallWarps = 8;   // two thread blocks of these fit a multiprocessor
+inline constexpr int kExl3LargeWarps = 16;
+
+// What a plan knows of a GPU.
+struct Exl3Gpu {
+  int multiprocessors = 0;
+  int block_bytes_max = 0;  // shared memory that one thread block may have
+  int sm_bytes = 0;         // of a multiprocessor
+};
+
+// The products of one launch: same input blocks and bits.
+struct Exl3DenseShape {
+  int blocks = 0;   // padded_in / 128
+  int columns = 0;  // sum of padded_out / 128
+  int bits = 0;
+  int rows = 0;  // of a thread block, 1 .. kExl3FewRows
+};
 
 struct Exl3DensePlan {
-  int blocks = 0;        // padded_in / 128
-  int cluster = 1;       // thread blocks that share an output block
-  int cta_blocks = 0;    // input blocks of one of them; the last has what remains
-  int chunk_blocks = 0;  // input blocks of a chunk
-  int chunks = 0;        // of one thread block
+  int blocks = 0;
+  int cluster = 1;     // thread blocks that share 128 outputs
+  int cta_blocks = 0;  // input blocks of one of them; the last has what remains
+  int warps = 0;
+  int depth = 0;    // units of a warp's ring; 0: does not fit
+  int columns = 1;  // at most, of a thread block one after the other (cluster 1 only)
 };
 
 // Where a thread block's parts lie in shared memory, in bytes.
 struct Exl3DenseShared {
   int stride = 0;  // of a column of row bytes
-  int q = 0, scale = 0, sums = 0, parts = 0, bytes = 0;
+  int ring = 0, q = 0, scale = 0, sums = 0, parts = 0, top = 0, barriers = 0, bytes = 0;
 };
 
-constexpr Exl3DenseShared exl3_dense_shared(const Exl3DensePlan& p, int rows) {
+constexpr Exl3DenseShared exl3_dense_shared(const Exl3DensePlan& p, int bits, int rows) {
   Exl3DenseShared s;
   s.stride = p.cta_blocks * 128 + 64;
-  s.scale = 2 * rows * s.stride;
+  s.q = p.warps * p.depth * bits * 512;
+  s.scale = s.q + 2 * rows * s.stride;
   s.sums = (s.scale + rows * p.cta_blocks * 8 + 15) / 16 * 16;
-  s.parts = s.sums + p.chunks * rows * kExl3SumStride * 4;
-  s.bytes = s.parts + rows * 128 * 4;
+  s.parts = s.sums + (p.columns > 1 ? 2 : 1) * rows * kExl3SumStride * 4;
+  const int parts = p.cluster == 1 ? 0 : (rows + p.cluster - 1) / p.cluster * p.cluster;
+  s.top = s.parts + parts * 128 * 4;
+  s.barriers = s.top + (p.cluster + 1) * kExl3FewRows * 4;
+  s.bytes = s.barriers + (p.warps * kExl3DepthMax + 2) * 8;  // two of the cluster
   return s;
+}
+
+// Clusters that a GPU runs at once: graphics clusters of about 16 multiprocessors, in pairs.
+constexpr int exl3_clusters_at_once(int multiprocessors, int cluster) {
+  const int groups = (multiprocessors + 17) / 18;
+  const int size = multiprocessors / groups / 2 * 2;
+  const int larger = (multiprocessors - size * groups) / 2;
+  const int all = larger * ((size + 2) / cluster) + (groups - larger) * (size / cluster);
+  return all > 0 ? all : 1;
 }
 
 constexpr Exl3DensePlan exl3_dense_cut(int blocks, int cluster) {
@@ -47,30 +79,73 @@ constexpr Exl3DensePlan exl3_dense_cut(int blocks, int cluster) {
   if (cluster > blocks) cluster = blocks;
   p.cta_blocks = (blocks + cluster - 1) / cluster;
   p.cluster = (blocks + p.cta_blocks - 1) / p.cta_blocks;
-  const int chunks = p.cta_blocks <= kExl3ChunksMax ? p.cta_blocks : kExl3LongChunksMax;
-  p.chunk_blocks = (p.cta_blocks + chunks - 1) / chunks;
-  p.chunks = (p.cta_blocks + p.chunk_blocks - 1) / p.chunk_blocks;
   return p;
 }
 
-// Output blocks alone fill 132 multiprocessors from about 96 on; fewer are shared by a cluster, so
-// that a warp's part is one chunk of one or two blocks. A cluster grows until a thread block fits
-// the GPU's shared memory; where none does, exl3_dense_fits is false.
-constexpr Exl3DensePlan exl3_dense_plan(int padded_in, int padded_out, int shared_bytes_max) {
-  const int blocks = padded_in / 128, columns = padded_out / 128;
-  int cluster = columns >= 96 ? 1 : columns >= 52 ? 2 : columns >= 24 ? 4 : kExl3ClusterMax;
-  Exl3DensePlan p = exl3_dense_cut(blocks, cluster);
-  while (cluster < kExl3ClusterMax &&
-         exl3_dense_shared(p, kExl3RowsPerBlock).bytes > shared_bytes_max) {
-    cluster *= 2;
-    p = exl3_dense_cut(blocks, cluster);
+// Warps and ring of a cut: two small thread blocks a multiprocessor (the next kernel's weights come
+// while this one multiplies) where three units a warp or all that it needs fit, else one large one,
+// else one small one. depth 0: nothing fits.
+constexpr Exl3DensePlan exl3_dense_ring(Exl3DensePlan p, const Exl3DenseShape& s,
+                                        const Exl3Gpu& gpu) {
+  const int unit = s.bits * 512, half = gpu.sm_bytes / 2 - 1024;
+  const struct {
+    int warps, bytes, least;
+  } choices[] = {
+      {kExl3SmallWarps, half < gpu.block_bytes_max ? half : gpu.block_bytes_max, 3},
+      {kExl3LargeWarps, gpu.block_bytes_max, 2},
+      {kExl3SmallWarps, gpu.block_bytes_max, 1},
+  };
+  for (const auto& c : choices) {
+    p.warps = c.warps;
+    p.depth = 0;
+    const int fixed = exl3_dense_shared(p, s.bits, s.rows).bytes;
+    const int needed = 2 * ((2 * p.cta_blocks * p.columns + c.warps - 1) / c.warps);
+    int depth = c.bytes > fixed ? (c.bytes - fixed) / (unit * c.warps) : 0;
+    if (depth > needed) depth = needed;
+    if (depth > kExl3DepthMax) depth = kExl3DepthMax;
+    if (depth < c.least && depth < needed) continue;
+    p.depth = depth;
+    return p;
   }
+  p.depth = 0;
   return p;
 }
 
+// The quickest of the cuts that fit: steps of the busiest multiprocessor, and a few for the start
+// of each wave and for a cluster's exchange. `cluster` > 0 asks for that size.
+constexpr Exl3DensePlan exl3_dense_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu,
+                                        int cluster = 0) {
+  constexpr int kStartSteps = 4, kExchangeSteps = 2;
+  Exl3DensePlan best;
+  int64_t best_cost = -1;
+  for (int size = 1; size <= kExl3ClusterMax; ++size) {
+    if (cluster > 0 && size != cluster) continue;
+    Exl3DensePlan p = exl3_dense_cut(s.blocks, size);
+    const int at_once = exl3_clusters_at_once(gpu.multiprocessors, p.cluster);
+    const int waves = (s.columns + at_once - 1) / at_once;
+    p.columns = p.cluster == 1 ? waves : 1;
+    p = exl3_dense_ring(p, s, gpu);
+    if (p.depth == 0) continue;
+    const int64_t cost =
+        int64_t{waves} * (2 * p.cta_blocks + kStartSteps) + (p.cluster > 1 ? kExchangeSteps : 0);
+    if (best_cost >= 0 && cost >= best_cost) continue;
+    best = p;
+    best_cost = cost;
+  }
+  return best;
+}
+
+// Whether some cut of a weight fits a GPU, whatever the rows of a call.
 constexpr bool exl3_dense_fits(int padded_in, int padded_out, int shared_bytes_max) {
-  const Exl3DensePlan p = exl3_dense_plan(padded_in, padded_out, shared_bytes_max);
-  return exl3_dense_shared(p, kExl3RowsPerBlock).bytes <= shared_bytes_max;
+  const Exl3DenseShape s{padded_in / 128, padded_out / 128, 6, kExl3FewRows};
+  return exl3_dense_plan(s, {132, shared_bytes_max, shared_bytes_max + 1024}).depth > 0;
+}
+
+// Right shift that keeps the sum of `blocks` contributions inside 32 bits (exl3_fixed.cuh).
+constexpr int exl3_sum_shift(int blocks) {
+  int shift = 0;
+  while ((int64_t{2} << shift) < blocks) ++shift;
+  return shift;
 }
 
 }  // namespace tensorfold::cuda

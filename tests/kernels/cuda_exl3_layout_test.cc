@@ -14,7 +14,7 @@ namespace {
 
 using cuda::Exl3DensePlan;
 
-constexpr int kSharedH200 = 227 * 1024, kSharedGb10 = 99 * 1024;  // bytes of a block
+constexpr cuda::Exl3Gpu kH200{132, 227 * 1024, 228 * 1024}, kGb10{48, 99 * 1024, 100 * 1024};
 
 // The state of value `v` of a lane's run, from the lane's words and the word before them.
 uint32_t run_state(const std::vector<uint32_t>& run, int bits, int v) {
@@ -97,16 +97,17 @@ BOOST_AUTO_TEST_CASE(a_lanes_chunks_hold_its_run) {
 BOOST_AUTO_TEST_CASE(cuts_cover_every_block_once) {
   for (int blocks = 1; blocks <= 200; ++blocks)
     for (const int columns : {1, 9, 24, 40, 64, 128, 505})
-      for (const int shared : {kSharedH200, kSharedGb10}) {
-        const Exl3DensePlan p = cuda::exl3_dense_plan(128 * blocks, 128 * columns, shared);
-        BOOST_REQUIRE_EQUAL(p.blocks, blocks);
-        BOOST_REQUIRE_LE(p.cluster, cuda::kExl3ClusterMax);
-        BOOST_REQUIRE_LE(p.chunks, cuda::kExl3ChunksMax);
-        BOOST_REQUIRE_GE(p.cluster * p.cta_blocks, blocks);
-        BOOST_REQUIRE_LT((p.cluster - 1) * p.cta_blocks, blocks);  // no rank without work
-        BOOST_REQUIRE_GE(p.chunks * p.chunk_blocks, p.cta_blocks);
-        BOOST_REQUIRE_LT((p.chunks - 1) * p.chunk_blocks, p.cta_blocks);
-      }
+      for (const int rows : {1, 6, 8})
+        for (const cuda::Exl3Gpu& gpu : {kH200, kGb10}) {
+          const Exl3DensePlan p = cuda::exl3_dense_plan({blocks, columns, 5, rows}, gpu);
+          BOOST_REQUIRE_EQUAL(p.blocks, blocks);
+          BOOST_REQUIRE_LE(p.cluster, cuda::kExl3ClusterMax);
+          BOOST_REQUIRE_GE(p.cluster * p.cta_blocks, blocks);
+          BOOST_REQUIRE_LT((p.cluster - 1) * p.cta_blocks, blocks);  // no rank without work
+          BOOST_REQUIRE_GE(p.depth, 1);
+          BOOST_REQUIRE_LE(p.depth, cuda::kExl3DepthMax);
+          BOOST_REQUIRE_LE(cuda::exl3_dense_shared(p, 5, rows).bytes, gpu.block_bytes_max);
+        }
   for (int blocks = 1; blocks <= 200; ++blocks) {
     for (const cuda::MoeCut& cut :
          {cuda::moe_gate_cut(128 * blocks), cuda::moe_down_cut(128 * blocks - 5)}) {
@@ -121,44 +122,51 @@ BOOST_AUTO_TEST_CASE(cuts_cover_every_block_once) {
 
 // The shapes of one of two ranks of V4.1, on the smallest GPU too; and what is too wide is told.
 BOOST_AUTO_TEST_CASE(cuts_fit_the_shared_memory) {
+  // Columns: of all weights of the launch.
   const struct {
-    int in, out, cluster_h200, cluster_gb10;
-  } shapes[] = {{5120, 1280, 8, 8},  {5120, 512, 8, 8},  {1280, 16384, 1, 1}, {1280, 4096, 4, 4},
-                {4096, 1024, 8, 8},  {4096, 5120, 4, 4}, {5120, 64640, 1, 2}, {6144, 12800, 1, 2},
-                {15360, 5120, 4, 8}, {5120, 128, 8, 8}};
+    int in, columns, bits, rows, cluster_h200, warps_h200;
+  } shapes[] = {{5120, 14, 6, 6, 8, 8},  {1280, 128, 5, 1, 1, 8},  {1280, 128, 5, 6, 1, 8},
+                {4096, 32, 5, 6, 4, 8},  {4096, 40, 5, 1, 3, 8},   {4096, 40, 5, 6, 3, 8},
+                {5120, 18, 5, 1, 6, 8},  {5120, 505, 6, 1, 1, 8},  {5120, 505, 6, 6, 1, 16},
+                {6144, 100, 5, 6, 1, 16}, {15360, 40, 4, 6, 3, 16}, {5120, 1, 5, 8, 8, 8}};
   for (const auto& s : shapes) {
-    BOOST_TEST_CONTEXT(s.in << " x " << s.out) {
-      BOOST_CHECK(cuda::exl3_dense_fits(s.in, s.out, kSharedH200));
-      BOOST_CHECK(cuda::exl3_dense_fits(s.in, s.out, kSharedGb10));
-      BOOST_CHECK_EQUAL(cuda::exl3_dense_plan(s.in, s.out, kSharedH200).cluster, s.cluster_h200);
-      BOOST_CHECK_EQUAL(cuda::exl3_dense_plan(s.in, s.out, kSharedGb10).cluster, s.cluster_gb10);
+    BOOST_TEST_CONTEXT(s.in << " x " << s.columns << ", " << s.rows << " rows") {
+      BOOST_CHECK(cuda::exl3_dense_fits(s.in, 128 * s.columns, kH200.block_bytes_max));
+      BOOST_CHECK(cuda::exl3_dense_fits(s.in, 128 * s.columns, kGb10.block_bytes_max));
+      const Exl3DensePlan p = cuda::exl3_dense_plan({s.in / 128, s.columns, s.bits, s.rows}, kH200);
+      BOOST_CHECK_EQUAL(p.cluster, s.cluster_h200);
+      BOOST_CHECK_EQUAL(p.warps, s.warps_h200);
     }
   }
-  BOOST_CHECK(!cuda::exl3_dense_fits(65536, 5120, kSharedGb10));
-  const cuda::Exl3DenseShared l =
-      cuda::exl3_dense_shared(cuda::exl3_dense_plan(5120, 64640, kSharedH200), 8);
-  BOOST_CHECK_EQUAL(l.scale, 2 * 8 * (40 * 128 + 64));
+  BOOST_CHECK(!cuda::exl3_dense_fits(65536, 5120, kGb10.block_bytes_max));
+  const Exl3DensePlan p = cuda::exl3_dense_plan({40, 505, 6, 8}, kH200);
+  const cuda::Exl3DenseShared l = cuda::exl3_dense_shared(p, 6, 8);
+  BOOST_CHECK_GE(l.q, p.warps * p.depth * 6 * 512);
+  BOOST_CHECK_GE(l.scale, l.q + 2 * 8 * (40 * 128 + 64));
   BOOST_CHECK_GE(l.sums, l.scale + 8 * 40 * 8);
   BOOST_CHECK_EQUAL(l.sums % 16, 0);
-  BOOST_CHECK_GE(l.bytes, l.parts + 8 * 128 * 4);
+  BOOST_CHECK_GE(l.parts, l.sums + 2 * 8 * cuda::kExl3SumStride * 4);
+  BOOST_CHECK_EQUAL(l.barriers % 8, 0);
+}
+
+// The sum of a row over its blocks never leaves 32 bits: each adds less than 2^(30 - shift).
+BOOST_AUTO_TEST_CASE(sums_of_blocks_stay_inside_32_bits) {
+  for (int blocks = 1; blocks <= 4096; ++blocks) {
+    const int shift = cuda::exl3_sum_shift(blocks);
+    BOOST_REQUIRE_LE(int64_t{blocks} << (30 - shift), int64_t{1} << 31);
+    if (shift > 0) BOOST_REQUIRE_GT(int64_t{blocks} << (31 - shift), int64_t{1} << 31);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_the_workspace_do_not_overlap) {
   const cuda::MoeDecodeLayout l = cuda::moe_decode_layout(24, 5120, 1152, 6);
   const int64_t pairs = 24 * 7;
   BOOST_CHECK_LE(l.entries + pairs * int64_t{sizeof(cuda::MoeEntry)}, l.slots);
-  BOOST_CHECK_LE(l.slots + pairs * 4, l.tickets);
-  BOOST_CHECK_LE(l.tickets + 8, l.gate_done);
-  BOOST_CHECK_LE(l.gate_done + pairs * 9 * 4, l.down_done);
+  BOOST_CHECK_LE(l.slots + pairs * 4, l.down_done);
   BOOST_CHECK_LE(l.down_done + pairs * 40 * 4, l.row_done);
-  BOOST_CHECK_LE(l.row_done + 24 * 40 * 4, l.xq);
-  BOOST_CHECK_EQUAL(l.tickets + l.counters * 4, l.xq);
-  BOOST_CHECK_LE(l.xq + pairs * 4 * 5120, l.xs);
-  BOOST_CHECK_LE(l.xs + pairs * 2 * 40 * 8, l.zq);
-  BOOST_CHECK_LE(l.zq + pairs * 2 * 1152, l.zs);
-  BOOST_CHECK_LE(l.zs + pairs * 9 * 8, l.parts);
+  BOOST_CHECK_LE(l.row_done + 24 * 40 * 4, l.parts);
+  BOOST_CHECK_EQUAL(l.down_done + l.counters * 4, l.parts);
   BOOST_CHECK_LE(l.parts + pairs * 2 * 4 * 1152 * 4, l.ye);
-  BOOST_CHECK_LE(l.parts + pairs * 5120 * 4, l.ye);
   BOOST_CHECK_LE(l.ye + pairs * 5120 * 4, l.bytes);
 }
 

@@ -1,0 +1,339 @@
+// The kernel of class D products for few rows (4 RG of them a thread block).
+//
+// A thread block has 128 outputs at a time and its share of the input blocks. Its warps start their
+// first copies of codes, wait for the previous kernel, rotate and quantise the rows into shared
+// memory, then take steps of 64 outputs by one block in turn and add them to the sums in shared
+// memory (integers: any order). A cluster's ranks send their sums to the rank that finishes the
+// row. Bytes: the trellis once per 4 RG rows, plus rows.
+#pragma once
+
+#include "kernels/cuda/exl3_fixed.cuh"
+
+namespace tensorfold::cuda {
+
+struct FewArgs {
+  int rows = 0, jobs = 0, columns = 0;  // columns of all jobs
+  int shift = 0;                        // exl3_sum_shift
+  Exl3DensePlan plan;
+  Exl3DenseShared layout;
+  int first_column[kExl3JobsMax + 1] = {};  // first output block of each job
+  Exl3DenseJob job[kExl3JobsMax];
+};
+
+// A warp's codes: units of 64 x 64 in the order of its steps, through a ring of its own. Step g of
+// a thread block belongs to warp g mod warps: columns one after the other, in each its blocks, of
+// each block the two halves of the outputs.
+template <int K>
+struct FewRing {
+  static constexpr uint32_t kUnitBytes = K * 512;
+  const uint8_t* codes;  // of the weight
+  int64_t strip_bytes;
+  uint32_t ring, barriers;  // shared addresses
+  int depth, steps, warps, columns_apart;
+  int next_step, next_column, end_column;  // what is loaded next
+  int next_part = 0, write = 0, read = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void load(int first_block, int lane) {
+    if (next_column >= end_column) return;
+    if (lane == 0) {
+      const int64_t strip = 2 * next_column + (next_step & 1);
+      const int unit = 2 * (first_block + (next_step >> 1)) + next_part;
+      bulk_load(ring + write * kUnitBytes, codes + strip * strip_bytes + int64_t{unit} * kUnitBytes,
+                kUnitBytes, barriers + write * 8);
+    }
+    write = write + 1 == depth ? 0 : write + 1;
+    next_part ^= 1;
+    if (next_part != 0) return;
+    next_step += warps;
+    while (next_step >= steps) {
+      next_step -= steps;
+      next_column += columns_apart;
+    }
+  }
+  // The next unit's words of this lane.
+  __device__ __forceinline__ void take(UnitWords<K>& words, int lane) {
+    barrier_wait(barriers + read * 8, parity);
+    const uint32_t from = ring + read * kUnitBytes + lane * 16;
+#pragma unroll
+    for (int c = 0; c < K; ++c)
+      asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(words.v[c].x), "=r"(words.v[c].y), "=r"(words.v[c].z), "=r"(words.v[c].w)
+                   : "r"(from + c * 512)
+                   : "memory");
+    if (++read == depth) {
+      read = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Rows of this thread block's inputs: rotated, quantised, into shared memory; the largest bits of
+// each into top[row].
+__device__ __forceinline__ void few_rotate(const FewArgs& a, const Exl3DenseJob& job, int first_row,
+                                           int rows, int first_block, int count, uint8_t* smem) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  auto* blocks = reinterpret_cast<FixedBlock*>(smem + a.layout.scale);
+  auto* top = reinterpret_cast<uint32_t*>(smem + a.layout.top);
+  for (int i = warp; i < rows * count; i += warps) {
+    const int row = i / count, block = i % count;
+    float v[4];
+    rotated_block(job.x + (first_row + row) * job.x_stride, job.in, job.weight.suh,
+                  first_block + block, lane, v);
+    const FixedQuant f = fixed_quantise(v);
+    uint32_t high = 0, low = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      low |= static_cast<uint32_t>(f.q[j] & 0xff) << (8 * j);
+      high |= static_cast<uint32_t>(((f.q[j] + 128) >> 8) & 0xff) << (8 * j);
+    }
+#ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
+    if (gridDim.y > 1) low &= 0xFCFCFCFCu;
+#endif
+    auto* q =
+        reinterpret_cast<uint32_t*>(smem + a.layout.q + 2 * row * a.layout.stride + block * 128) +
+        lane;
+    q[0] = high;
+    q[a.layout.stride / 4] = low;
+    if (lane == 0) {
+      blocks[row * a.plan.cta_blocks + block] = f.block;
+      atomicMax(top + row, f.top_bits);
+    }
+  }
+}
+
+// This lane's rows: where their bytes begin, and what their sums are scaled by.
+template <int RG>
+struct FewRows {
+  const uint8_t* q[RG];
+  const FixedBlock* block[RG];
+  float inverse[RG];
+  int* sum[RG];  // nullptr: no such row
+
+  __device__ __forceinline__ FewRows(const FewArgs& a, int rows, int lane, uint8_t* smem) {
+#pragma unroll
+    for (int rg = 0; rg < RG; ++rg) {
+      const int column = min(8 * rg + (lane >> 2), 2 * rows - 1), row = 4 * rg + (lane & 3);
+      q[rg] = smem + a.layout.q + column * a.layout.stride + 16 * (lane & 3);
+      block[rg] = reinterpret_cast<const FixedBlock*>(smem + a.layout.scale) +
+                  min(row, rows - 1) * a.plan.cta_blocks;
+      sum[rg] = row >= rows ? nullptr
+                            : reinterpret_cast<int*>(smem + a.layout.sums) + row * kExl3SumStride +
+                                  (lane >> 2);
+      inverse[rg] = 0;
+    }
+  }
+  // tops: [ranks][kExl3FewRows], bits.
+  __device__ __forceinline__ void scale(const uint32_t* tops, int ranks, int lane) {
+#pragma unroll
+    for (int rg = 0; rg < RG; ++rg) {
+      uint32_t top = 0;
+      for (int r = 0; r < ranks; ++r) top = max(top, tops[r * kExl3FewRows + 4 * rg + (lane & 3)]);
+      inverse[rg] = fixed_inverse(fixed_row_scale(top));
+    }
+  }
+};
+
+// A step: 64 outputs by block `block` of this thread block's inputs, added to the sums.
+template <int K, int RG, typename Take>
+__device__ __forceinline__ void few_step(const FewRows<RG>& rows, int block, int place, float one,
+                                         int lane, const Take& take) {
+  int acc[RG][4][4];
+#pragma unroll
+  for (int rg = 0; rg < RG; ++rg)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) acc[rg][i][j] = 0;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    UnitWords<K> words;
+    take(words);
+    uint4 x[RG];
+#pragma unroll
+    for (int rg = 0; rg < RG; ++rg)
+      x[rg] = *reinterpret_cast<const uint4*>(rows.q[rg] + block * 128 + part * 64);
+    unit_product<K, RG>(words, x, lane, acc);
+  }
+#pragma unroll
+  for (int rg = 0; rg < RG; ++rg) {
+    if (rows.sum[rg] == nullptr) continue;
+    const FixedBlock b = rows.block[rg][block];
+    const int ratio = fixed_ratio(b.scale, rows.inverse[rg], one);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int c = fixed_product(acc[rg][i][2 * h], acc[rg][i][2 * h + 1], b.center);
+        atomicAdd(rows.sum[rg] + place + 16 * i + 8 * h, __mulhi(c, ratio));
+      }
+  }
+}
+
+__device__ __forceinline__ uint2 load_svh(const Exl3DenseJob& job, int column, int lane) {
+  return __ldg(reinterpret_cast<const uint2*>(job.weight.svh + column * 128) + lane);
+}
+
+// What a cluster's ranks send each other: the largest bits of their rows, to all; their sums, to
+// the rank that finishes the row. Each rank has a barrier for either.
+struct FewExchange {
+  int size, rank;
+  uint32_t tops, parts, barriers;  // shared addresses; the barrier of the sums comes second
+
+  __device__ __forceinline__ FewExchange(const FewArgs& a, int rank_, uint8_t* smem)
+      : size(a.plan.cluster),
+        rank(rank_),
+        tops(shared_place(smem + a.layout.top)),
+        parts(shared_place(smem + a.layout.parts)),
+        barriers(shared_place(smem + a.layout.barriers) +
+                 static_cast<uint32_t>(a.plan.warps * kExl3DepthMax * 8)) {}
+
+  // One thread, before the other ranks may send.
+  __device__ __forceinline__ void expect(int rows) const {
+    barrier_init(barriers);
+    barrier_init(barriers + 8);
+    barrier_init_done();
+    barrier_expect(barriers, static_cast<uint32_t>(size * kExl3FewRows * 4));
+    const int mine = rows > rank ? (rows - rank + size - 1) / size : 0;
+    barrier_expect(barriers + 8, static_cast<uint32_t>(mine * size * 512));
+  }
+  // This rank's largest bits: to rank i / kExl3FewRows of row i % kExl3FewRows.
+  __device__ __forceinline__ void send_top(int i, uint32_t bits) const {
+    const int to = i / kExl3FewRows, row = i % kExl3FewRows;
+    const auto place = static_cast<uint32_t>((rank + 1) * kExl3FewRows + row) * 4;
+    remote_store(remote_place(tops + place, to), bits, remote_place(barriers, to));
+  }
+  // This lane's four sums of a row.
+  __device__ __forceinline__ void send_sum(int row, int lane, const int4& sum) const {
+    const auto place = static_cast<uint32_t>((row / size * size + rank) * 512 + 16 * lane);
+    remote_store(remote_place(parts + place, row % size), sum,
+                 remote_place(barriers + 8, row % size));
+  }
+};
+
+// The sums of a cluster's ranks to the ranks that finish the rows, and what comes after.
+__device__ __forceinline__ void few_finish_cluster(const FewArgs& a, const Exl3DenseJob& job,
+                                                   const FewExchange& exchange, int column,
+                                                   int first_row, int rows, uint8_t* smem,
+                                                   const FixedOutput& output) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const int size = exchange.size;
+  const auto* sums = reinterpret_cast<const int*>(smem + a.layout.sums);
+  const auto* tops = reinterpret_cast<const uint32_t*>(smem + a.layout.top) + kExl3FewRows;
+  for (int row = warp; row < rows; row += warps)
+    exchange.send_sum(row, lane,
+                      *reinterpret_cast<const int4*>(sums + row * kExl3SumStride + 4 * lane));
+  const int row = exchange.rank + size * warp;
+  if (row >= rows) return;
+  const uint2 svh = load_svh(job, column, lane);
+  barrier_wait(exchange.barriers + 8, 0);
+  int4 sum = {0, 0, 0, 0};
+  uint32_t top = 0;
+  for (int r = 0; r < size; ++r) {
+    const int4 s = *reinterpret_cast<const int4*>(smem + a.layout.parts +
+                                                  (row / size * size + r) * 512 + 16 * lane);
+    sum.x += s.x;
+    sum.y += s.y;
+    sum.z += s.z;
+    sum.w += s.w;
+    top = max(top, tops[r * kExl3FewRows + row]);
+  }
+  fixed_finish(job, column, first_row + row, lane, sum, fixed_row_scale(top), output, svh);
+}
+
+template <int K, int RG>
+__global__ void __launch_bounds__(kExl3LargeWarps * 32, 1)
+    exl3_dense_kernel(const __grid_constant__ FewArgs a) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const int size = a.plan.cluster, rank = size == 1 ? 0 : static_cast<int>(cluster_rank());
+  const int ctas = static_cast<int>(gridDim.x) / size, mine = static_cast<int>(blockIdx.x) / size;
+  int index = 0;
+  while (mine >= a.first_column[index + 1]) ++index;
+  const Exl3DenseJob& job = a.job[index];
+  const int column = mine - a.first_column[index];
+  const int end_column = a.first_column[index + 1] - a.first_column[index];
+  const int first_row = blockIdx.y * 4 * RG, rows = min(4 * RG, a.rows - first_row);
+  const int first_block = rank * a.plan.cta_blocks;
+  const int count = min(a.plan.cta_blocks, a.plan.blocks - first_block), steps = 2 * count;
+  // One column a thread block unless the launch has one job: then every ctas-th.
+  const int apart = a.jobs == 1 ? ctas : end_column;
+
+  FewRing<K> ring;
+  ring.codes = static_cast<const uint8_t*>(job.weight.trellis);
+  ring.strip_bytes = int64_t{a.plan.blocks} * 2 * FewRing<K>::kUnitBytes;
+  ring.depth = a.plan.depth;
+  ring.ring = shared_place(smem) + warp * ring.depth * FewRing<K>::kUnitBytes;
+  ring.barriers = shared_place(smem + a.layout.barriers) + warp * kExl3DepthMax * 8;
+  ring.steps = steps;
+  ring.warps = warps;
+  ring.columns_apart = apart;
+  ring.next_step = warp;
+  ring.next_column = column;
+  ring.end_column = end_column;
+  while (ring.next_step >= steps) {
+    ring.next_step -= steps;
+    ring.next_column += apart;
+  }
+  if (lane < ring.depth) barrier_init(ring.barriers + lane * 8);
+  barrier_init_done();
+  __syncwarp();
+  for (int i = 0; i < ring.depth; ++i) ring.load(first_block, lane);
+  auto* sums = reinterpret_cast<int*>(smem + a.layout.sums);
+  auto* tops = reinterpret_cast<uint32_t*>(smem + a.layout.top);
+  const int sums_count = (a.plan.columns > 1 ? 2 : 1) * rows * kExl3SumStride;
+  for (int i = threadIdx.x; i < sums_count; i += blockDim.x) sums[i] = 0;
+  if (threadIdx.x < kExl3FewRows) tops[threadIdx.x] = 0;
+  const FewExchange exchange(a, rank, smem);
+  if (size > 1 && threadIdx.x == 0) exchange.expect(rows);
+  __syncthreads();
+  if (size > 1) cluster_begun();
+  allow_next();
+  wait_for_previous();
+  few_rotate(a, job, first_row, rows, first_block, count, smem);
+  __syncthreads();
+  FewRows<RG> in(a, rows, lane, smem);
+  bool ready = size == 1;
+  if (ready) {
+    in.scale(tops, 1, lane);
+  } else {
+    cluster_wait();
+    const int i = static_cast<int>(threadIdx.x);
+    if (i < size * kExl3FewRows) exchange.send_top(i, tops[i % kExl3FewRows]);
+  }
+  const float one = fixed_power(31 - a.shift);
+  const FixedOutput output = fixed_output(a.plan.blocks, a.shift);
+  const auto take = [&](UnitWords<K>& words) {
+    ring.take(words, lane);
+    __syncwarp();
+    ring.load(first_block, lane);
+  };
+  int step = warp, offset = 0;  // of this column; where its sums lie
+  for (int now = column; now < end_column; now += apart) {
+    uint2 svh = {0, 0};
+    if (size == 1 && warp < rows) svh = load_svh(job, now, lane);
+    for (; step < steps; step += warps) {
+      if (!ready) {
+        barrier_wait(exchange.barriers, 0);
+        in.scale(tops + kExl3FewRows, size, lane);
+        ready = true;
+      }
+      few_step<K, RG>(in, step >> 1, offset + 64 * (step & 1), one, lane, take);
+    }
+    step -= steps;
+    __syncthreads();
+    if (size > 1) break;
+    for (int row = warp; row < rows; row += warps) {
+      int4* at = reinterpret_cast<int4*>(sums + offset + row * kExl3SumStride + 4 * lane);
+      const int4 s = *at;
+      *at = {0, 0, 0, 0};
+      fixed_finish(job, now, first_row + row, lane, s, fixed_row_scale(tops[row]), output, svh);
+    }
+    offset = offset == 0 ? rows * kExl3SumStride : 0;
+  }
+  if (size == 1) return;
+  if (!ready) barrier_wait(exchange.barriers, 0);
+  few_finish_cluster(a, job, exchange, column, first_row, rows, smem, output);
+}
+
+}  // namespace tensorfold::cuda
