@@ -64,20 +64,23 @@ inline constexpr int kPrefillLoaders = 256;  // threads that fill one matrix's s
 __device__ __forceinline__ void keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
 // One thread's share of the copies of a matrix, in order of steps: pieces of TN / 32 rows, and one
-// or two of the codes. from(r): row r's first value.
-template <int TN>
+// or two of the codes. from(r): row r's first value; its next step lies `stride` values further.
+// kPlaced: the rows' pieces are swizzled already (prefill_rows.cuh).
+template <int TN, bool kPlaced = false>
 struct PrefillLoader {
   const uint16_t* row[TN / 32];
   const uint4* code[2];
+  int64_t row_step;
   uint32_t row_to, code_to, code_step, codes;  // codes: copies of this thread
 
   template <typename From>
   __device__ __forceinline__ PrefillLoader(const Exl3Parts& w, int column, int thread,
-                                           const From& from) {
+                                           const From& from, int64_t stride = 64) {
     const int r = thread >> 3, piece = thread & 7, step = w.half_bits * 16;
+    row_step = stride;
 #pragma unroll
     for (int j = 0; j < TN / 32; ++j) row[j] = from(r + 32 * j) + piece * 8;
-    row_to = static_cast<uint32_t>(r * 128 + ((piece ^ (r & 7)) << 4));
+    row_to = static_cast<uint32_t>(r * 128 + ((piece ^ (kPlaced ? 0 : r & 7)) << 4));
     code_step = static_cast<uint32_t>(step) * 16;  // bytes
     codes = 0;
 #pragma unroll
@@ -98,7 +101,7 @@ struct PrefillLoader {
 #pragma unroll
     for (int j = 0; j < TN / 32; ++j) {
       copy16(to + row_to + j * 4096, row[j]);
-      row[j] += 64;
+      row[j] += kPlaced ? row_step : 64;
     }
     if (codes > 0) copy16(to + code_to, code[0]);
     if (codes > 1) copy16(to + code_to + kPrefillLoaders * 16, code[1]);

@@ -2,8 +2,8 @@
 // matrices; what is written is as long.
 #include "kernels/cuda/prefill_rotate.h"
 
-#include "kernels/cuda/exl3_prefill.cuh"
 #include "kernels/cuda/moe_list.cuh"
+#include "kernels/cuda/prefill_rows.cuh"
 
 namespace tensorfold::cuda {
 namespace {
@@ -19,15 +19,13 @@ constexpr int kWarps = 8;  // of rotate_kernel
 
 // One block of 128 of a row, rotated. rows: of the call.
 __device__ __forceinline__ void rotate_block(const uint16_t* x, int in, const uint16_t* suh,
-                                             int block, int lane, int rows, uint16_t* to) {
-  float v[4];
+                                             int block, int lane, int rows, float (&v)[4]) {
   rotated_block(x, in, suh, block, lane, v);
 #ifdef TF_PLANTED_FAULT  // more than eight rows are held more coarsely
   if (rows > 8) v[0] = __uint_as_float(__float_as_uint(v[0]) & 0xFFFF0000u);
 #else
   (void)rows;
 #endif
-  store_prefill_block(v, to, lane);
 }
 
 // Grid: (input blocks / 8, rows); a warp a block of 128 inputs.
@@ -36,8 +34,10 @@ __global__ void __launch_bounds__(kWarps * 32) rotate_kernel(Exl3DenseJob job, u
   const int block = static_cast<int>(blockIdx.x) * kWarps + (threadIdx.x >> 5);
   if (block >= blocks) return;
   const int64_t row = blockIdx.y;
+  float v[4];
   rotate_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, lane,
-               static_cast<int>(gridDim.y), to + (row * blocks + block) * 128);
+               static_cast<int>(gridDim.y), v);
+  store_row_block(v, to, row, placed_rows(gridDim.y), block, lane);
 }
 
 __global__ void TF_LIST_BOUNDS moe_prefill_prepare_kernel(const __grid_constant__ MoeDecodeArgs a) {
@@ -56,8 +56,11 @@ __global__ void TF_LIST_BOUNDS moe_prefill_prepare_kernel(const __grid_constant_
     const uint16_t* x = a.p.x + pair / (a.p.topk + 1) * a.p.x_stride;
     auto* to = a.at<uint16_t>(a.l.xq) + int64_t{i} * blocks * 128;
 #pragma unroll 2
-    for (int block = 0; block < blocks; ++block)
-      rotate_block(x, a.p.hidden, suh, block, lane, a.p.rows, to + block * 128);
+    for (int block = 0; block < blocks; ++block) {
+      float v[4];
+      rotate_block(x, a.p.hidden, suh, block, lane, a.p.rows, v);
+      store_prefill_block(v, to + block * 128, lane);
+    }
   }
 }
 

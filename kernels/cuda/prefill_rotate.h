@@ -12,7 +12,7 @@ namespace tensorfold::cuda {
 
 struct MoeDecodeArgs;
 
-// Rows of job.x into `to` [rows, padded_in].
+// Rows of job.x into `to`, as prefill_rows.cuh has it.
 cudaError_t launch_prefill_rotate(const Exl3DenseJob& job, int rows, uint16_t* to,
                                   cudaStream_t stream);
 // The list, and each (row, expert, matrix)'s rotated row.

@@ -201,6 +201,54 @@ BOOST_AUTO_TEST_CASE(prompt_rows_are_near_exact_and_independent) {
   }
 }
 
+// Tiles of 64, 160 and 256 rows, several of them one after the other in a thread block, an odd
+// number of output blocks: a row's bits are the same in all, and right.
+BOOST_AUTO_TEST_CASE(prompt_rows_of_every_tile_and_type) {
+  for (const int bits : {3, 5}) {
+    constexpr int kRows = 2048, kIn = 256, kOut = 65 * 128;
+    RandomLayer layer(kIn, kOut, 2 * bits, Codebook::kMul1, 60u + static_cast<uint32_t>(bits));
+    const ExactLayer exact(layer);
+    const std::vector<uint16_t> x = random_bf16(int64_t{kRows} * kIn, 9);
+    DeviceArray<uint16_t> xd(x);
+    const int64_t bytes = cuda::exl3_prefill_workspace_bytes(kRows, kIn);
+    const auto run_rows = [&](int first, int rows, void* y, ValueType type) {
+      DeviceArray<std::byte> workspace(static_cast<size_t>(bytes));
+      TF_CUDA(cuda::exl3_prefill({layer.parts(Exl3Order::kLanes), kIn, kOut,
+                                  xd.get() + int64_t{first} * kIn, kIn, y, kOut, type},
+                                 rows, workspace.get(), bytes, nullptr));
+      TF_CUDA(cudaDeviceSynchronize());
+    };
+    DeviceArray<float> wide(size_t{kRows} * kOut);
+    run_rows(0, kRows, wide.get(), ValueType::kF32);
+    const std::vector<float> all = wide.host();
+    RelativeNorm norm;
+    for (const size_t r : {size_t{0}, size_t{255}, size_t{1000}, size_t{kRows - 1}}) {
+      std::vector<double> row;
+      for (size_t k = 0; k < kIn; ++k)
+        row.push_back(static_cast<double>(bf16_to_f32(x[r * kIn + k])));
+      const std::vector<double> y = exact.times(row);
+      for (size_t n = 0; n < kOut; ++n) norm.add(static_cast<double>(all[r * kOut + n]), y[n]);
+    }
+    BOOST_TEST_MESSAGE("bits " << bits << ": relative norm " << norm.value());
+    BOOST_CHECK(kFaulty || norm.value() <= kFp32Bound);
+    SameRows same("class P");
+    for (const int rows : {1, 64, 160, 333, 1000})
+      for (const int first : {0, kRows - rows}) {
+        DeviceArray<float> some(static_cast<size_t>(rows) * kOut);
+        run_rows(first, rows, some.get(), ValueType::kF32);
+        same.compare(some.host().data(), all.data() + int64_t{first} * kOut,
+                     static_cast<size_t>(rows) * kOut);
+      }
+    same.check();
+    DeviceArray<uint16_t> narrow(size_t{kRows} * kOut);
+    run_rows(0, kRows, narrow.get(), ValueType::kBf16);
+    const std::vector<uint16_t> rounded = narrow.host();
+    size_t wrong = 0;
+    for (size_t i = 0; i < rounded.size(); ++i) wrong += f32_to_bf16(all[i]) != rounded[i] ? 1 : 0;
+    BOOST_CHECK_EQUAL(wrong, 0u);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(every_other_format_goes_through_the_run_time_decoder) {
   if (kFaulty) return;  // which holds no fault
   for (const int half : {3, 5, 7})

@@ -104,13 +104,16 @@ Row bench_dense(const DenseCase& c) {
   return row;
 }
 
-Row bench_dense_prefill(const char* name, const Shape& s, int rows, double goal_us) {
+// type: what the model wants of this product.
+Row bench_dense_prefill(const char* name, const Shape& s, int rows, ValueType type,
+                        double goal_us) {
   Row row;
   row.name = name;
   row.goal_us = goal_us;
   row.launches = 2;
   row.weights = static_cast<double>(s.in) * s.out;
-  row.bytes = row.weights * s.bits / 8 + rows * (2.0 * s.in + 2.0 * s.out);
+  row.bytes = row.weights * s.bits / 8 +
+              rows * (2.0 * s.in + (type == ValueType::kF32 ? 4.0 : 2.0) * s.out);
   row.operations = 2 * row.weights * rows;
   row.matrix_rate = kMatrixOperationsPerUs;
   constexpr int kCopies = 4;
@@ -121,12 +124,14 @@ Row bench_dense_prefill(const char* name, const Shape& s, int rows, double goal_
     auto* x = device_memory<uint16_t>(int64_t{rows} * s.in);
     auto* y = device_memory<float>(int64_t{rows} * s.out);
     TF_BENCH_CUDA(fill_normal(x, int64_t{rows} * s.in, 7 + i, nullptr));
-    jobs.push_back({random_matrix(s.in, s.out, s.bits, 50 + 10 * i), s.in, s.out, x, s.in, y, s.out,
-                    ValueType::kF32});
+    jobs.push_back(
+        {random_matrix(s.in, s.out, s.bits, 50 + 10 * i), s.in, s.out, x, s.in, y, s.out, type});
   }
   row.time = time_calls(kCopies, [&](int i, cudaStream_t stream) {
     TF_BENCH_CUDA(cuda::exl3_prefill(jobs[static_cast<size_t>(i)], rows, workspace, bytes, stream));
   });
+  jobs[1].type = ValueType::kF32;  // the error without the output's own rounding
+  TF_BENCH_CUDA(cuda::exl3_prefill(jobs[1], rows, workspace, bytes, nullptr));
   row.error = dense_error(jobs[1], rows);
   for (const cuda::Exl3DenseJob& j : jobs)
     for (const void* q :
@@ -343,8 +348,12 @@ int run(int argc, char** argv) {
     rows.push_back(bench_moe_decode(weights, 24, 81, 245));
   }
   if (only.empty() || only == "prefill") {
-    rows.push_back(bench_dense_prefill("wq_b 5b, 2048 rows", {1280, 16384, 5}, 2048, 150));
-    rows.push_back(bench_dense_prefill("wo_b 5b, 2048 rows", {4096, 5120, 5}, 2048, 150));
+    const auto bf16 = ValueType::kBf16, f32 = ValueType::kF32;
+    rows.push_back(bench_dense_prefill("wq_b 5b, 2048 rows", {1280, 16384, 5}, 2048, bf16, 150));
+    rows.push_back(bench_dense_prefill("wo_b 5b, 2048 rows", {4096, 5120, 5}, 2048, f32, 150));
+    rows.push_back(bench_dense_prefill("wq_b 5b, 512 rows", {1280, 16384, 5}, 512, bf16, 0));
+    rows.push_back(bench_dense_prefill("wq_b 5b, 8192 rows", {1280, 16384, 5}, 8192, bf16, 0));
+    rows.push_back(bench_dense_prefill("wo_b 5b, 8192 rows", {4096, 5120, 5}, 8192, f32, 0));
     const MoeWeights weights(3);
     rows.push_back(bench_moe_prefill(weights, 512, 128, 600));
     rows.push_back(bench_moe_prefill(weights, 2048, 128, 1900));
