@@ -1,5 +1,5 @@
-// Dense products (kernels/cuda/dense.h): a tile kernel for few rows, a blocked one for many, and
-// one of fp32 multiply-adds. The first two give the same bits.
+// Dense products (kernels/cuda/dense.h): a tile kernel for few rows and a blocked one for many,
+// which give the same bits.
 #include "kernels/cuda/dense.h"
 
 #include "engine/base/check.h"
@@ -134,93 +134,6 @@ __global__ void __launch_bounds__(kBlockThreads, 1) dense_block_kernel(TileArgs 
       }
 }
 
-// ---------------------------------------------------------------- fp32 multiply-adds
-// A block computes kOuts outputs of 8 rows; its 8 warps take a segment of the inputs each, lanes
-// take 4 inputs in turn, and sums go through a tree over the lanes, then over segments ascending.
-constexpr int kFmaRows = 8;
-constexpr int kFmaWarps = 8;
-
-__device__ inline float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
-__device__ inline float4 load4(const uint16_t* p) {
-  const uint2 v = *reinterpret_cast<const uint2*>(p);
-  return {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)};
-}
-
-// The product's own rounding is kept too: fma gives it exactly.
-__device__ inline void add_product(Sum& sum, float a, float b) {
-  const float product = a * b;
-  sum.rest += fmaf(a, b, -product);
-  sum.add(product);
-}
-
-template <typename W, int kOuts>
-__global__ void __launch_bounds__(kFmaWarps * 32) dense_fma_kernel(TileArgs p, const W* w) {
-  __shared__ Sum partial[kFmaWarps][kOuts][kFmaRows];
-  const int first_out = blockIdx.x * kOuts, first_row = blockIdx.y * kFmaRows;
-  const int fours = p.in / 4, per = (fours + kFmaWarps * 32 - 1) / (kFmaWarps * 32) * 32;
-  const int begin = warp_of() * per, end = min(fours, begin + per);
-  Sum acc[kOuts][kFmaRows];
-  for (int f = begin + lane_of(); f < end; f += 32) {
-    float4 wv[kOuts];
-#pragma unroll
-    for (int o = 0; o < kOuts; ++o) {
-      const int out = min(first_out + o, p.out - 1);
-      wv[o] = load4(w + int64_t{out} * p.in + f * 4);
-    }
-#pragma unroll
-    for (int r = 0; r < kFmaRows; ++r) {
-      const int64_t row = min(first_row + r, p.rows - 1);
-      const float4 x = load4(p.x + row * p.x_stride + f * 4);
-#pragma unroll
-      for (int o = 0; o < kOuts; ++o) {
-        Sum& a = acc[o][r];
-        add_product(a, wv[o].x, x.x);
-        add_product(a, wv[o].y, x.y);
-        add_product(a, wv[o].z, x.z);
-        add_product(a, wv[o].w, x.w);
-      }
-    }
-  }
-#pragma unroll
-  for (int o = 0; o < kOuts; ++o)
-#pragma unroll
-    for (int r = 0; r < kFmaRows; ++r) {
-      Sum& v = acc[o][r];
-      for (int step = 16; step > 0; step /= 2) {
-        const float other = __shfl_down_sync(~0u, v.value, step);
-        const float rest = __shfl_down_sync(~0u, v.rest, step);
-        v.add(other);
-        v.rest += rest;
-      }
-      if (lane_of() == 0) partial[warp_of()][o][r] = v;
-    }
-  __syncthreads();
-  for (int i = threadIdx.x; i < kOuts * kFmaRows; i += blockDim.x) {
-    const int o = i / kFmaRows, r = i % kFmaRows;
-    Sum v = partial[0][o][r];
-    for (int s = 1; s < kFmaWarps; ++s) {
-      v.add(partial[s][o][r].value);
-      v.rest += partial[s][o][r].rest;
-    }
-    if (first_row + r < p.rows && first_out + o < p.out)
-      store(p.y, (first_row + r) * p.y_stride + first_out + o, v.total(), p.wide);
-  }
-}
-
-template <typename W>
-void launch_fma(const TileArgs& a, const void* w, CudaStream& stream) {
-  const int row_blocks = blocks_of(a.rows, kFmaRows);
-  const auto* weights = static_cast<const W*>(w);
-  if (a.rows <= kFmaRows) {
-    dense_fma_kernel<W, 1>
-        <<<dim3(a.out, row_blocks), kFmaWarps * 32, 0, stream.handle()>>>(a, weights);
-  } else {
-    dense_fma_kernel<W, 4>
-        <<<dim3(blocks_of(a.out, 4), row_blocks), kFmaWarps * 32, 0, stream.handle()>>>(a, weights);
-  }
-  stream.launched("dense_fma", a.rows, a.in, a.out);
-}
-
 TileArgs args_of(const DenseProduct& p) {
   TF_CHECK_EQ(p.w->in % kChunk, 0);
   return {static_cast<const uint16_t*>(p.w->data),
@@ -238,21 +151,13 @@ constexpr int kTileRowsMax = 64;  // from here on the blocked kernel; it gives t
 
 }  // namespace
 
-void dense_fp32(const DenseProduct& p, CudaStream& stream) {
-  if (p.rows == 0) return;
-  const TileArgs a = args_of(p);
-  if (p.w->layout == WeightLayout::kRowsF32) return launch_fma<float>(a, p.w->data, stream);
-  TF_CHECK(p.w->layout == WeightLayout::kRowsBf16);
-  launch_fma<uint16_t>(a, p.w->data, stream);
-}
-
 void dense(const DenseProduct& p, CudaStream& stream) {
   if (p.rows == 0) return;
   if (p.w->layout == WeightLayout::kRowsF32) return dense_fp32(p, stream);
   TF_CHECK(p.w->layout == WeightLayout::kRowsBf16);
   const TileArgs a = args_of(p);
 #ifdef TF_PLANTED_FAULT  // tests: more than eight rows go to another order of summation
-  if (p.rows > 8) return launch_fma<uint16_t>(a, p.w->data, stream);
+  if (p.rows > 8) return dense_fp32(p, stream);
 #endif
   if (p.rows <= kTileRowsMax) {
     const dim3 grid(blocks_of(a.out, kTileOuts), blocks_of(a.rows, kTileRows));

@@ -1,8 +1,9 @@
 // The dense products under the CUDA operations: y[r][n] = sum_k w[n][k] x[r][k].
 //
-// bf16 weights run on tensor cores, fp32 weights on fp32 multiply-adds. Both split the inputs into
-// segments that depend on the weight's shape alone, sum each segment in one fixed order and add the
-// segments ascending: a result is the same bits whatever rows share the call.
+// bf16 weights run on tensor cores, fp32 weights as three bf16 parts that have all their bits. Both
+// split the inputs into segments that depend on the weight's shape alone, sum each segment in one
+// fixed order and add the segments ascending: a result is the same bits whatever rows share the
+// call.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,7 @@ struct DenseProduct {
 };
 void dense(const DenseProduct& p, CudaStream& stream);
 
-// The same with fp32 multiply-adds for either layout: what must not pass through tensor cores.
+// The same as exact as fp32 multiply-adds, for either layout (dense_fp32.cu).
 void dense_fp32(const DenseProduct& p, CudaStream& stream);
 
 }  // namespace tensorfold::cuda

@@ -10,8 +10,6 @@ namespace {
 
 constexpr int kRounds = 10;
 constexpr int kPositions = 256;  // of a pool block
-// More rows than this take another kernel of attention than fewer (attention_split.cu).
-constexpr int kFewRows = 64;
 
 BOOST_TEST_GLOBAL_FIXTURE(GpuOrSkip);
 
@@ -349,7 +347,6 @@ BOOST_AUTO_TEST_CASE(chosen_entries_are_the_best_of_the_scores) {
 BOOST_AUTO_TEST_CASE(attention) {
   const auto stream = make_stream(2);
   Gpu& gpu = Gpu::get();
-  int compared = 0;  // calls of many rows, beside few of them
   for (int round = 0; round < 2 * kRounds; ++round) {
     const Scene scene(round, pick(1, 4), 900);
     BothSlices slices(scene);
