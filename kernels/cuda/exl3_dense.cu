@@ -3,7 +3,10 @@
 // few.
 #include "kernels/cuda/exl3_dense.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/exl3_few.cuh"
+#include "kernels/cuda/exl3_many.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -93,7 +96,67 @@ cudaError_t gpu_of(Exl3Gpu* gpu) {
   return e;
 }
 
+// Jobs of one input size, rows [first, first + rows).
+template <typename Args>
+void add_jobs(const Exl3DenseParams& p, int first, int rows, int begin, int bits, bool* done,
+              Args& args) {
+  args.rows = rows;
+  for (int i = begin; i < p.jobs; ++i) {
+    const Exl3Parts& w = p.job[i].weight;
+    if (!exl3_is_tuned(w) || w.padded_in != p.job[begin].weight.padded_in) continue;
+    if (bits > 0 && w.half_bits != 2 * bits) continue;
+    done[i] = true;
+    Exl3DenseJob& job = args.job[args.jobs];
+    job = p.job[i];
+    job.x += first * job.x_stride;
+    const int64_t at = first * job.y_stride;
+    job.y = job.type == ValueType::kF32 ? static_cast<void*>(static_cast<float*>(job.y) + at)
+                                        : static_cast<void*>(static_cast<uint16_t*>(job.y) + at);
+    args.first_column[args.jobs + 1] = args.first_column[args.jobs] + w.padded_out / 128;
+    ++args.jobs;
+  }
+}
+
+// Rows that go through the kernels of many rows at once; 0: none.
+int rows_at_once(const Exl3DenseParams& p, int padded_in, int jobs) {
+  int rows = std::min(p.rows, kExl3WorkspaceRows);
+  while (rows > kExl3FewRows && jobs * exl3_many_bytes(rows, padded_in) > p.workspace_bytes)
+    rows = (rows - 1) / kExl3ManyTile * kExl3ManyTile;
+  return p.workspace == nullptr || rows <= kExl3FewRows ? 0 : rows;
+}
+
+// The jobs with job `begin`'s input size, in groups of rows. *taken: whether they were launched.
+cudaError_t run_many(const Exl3DenseParams& p, int begin, const Exl3Gpu& gpu, cudaStream_t stream,
+                     bool* done, bool* taken) {
+  *taken = false;
+  const int padded_in = p.job[begin].weight.padded_in;
+  int jobs = 0, bits = 0;
+  for (int i = begin; i < p.jobs; ++i) {
+    if (!exl3_is_tuned(p.job[i].weight) || p.job[i].weight.padded_in != padded_in) continue;
+    bits = std::max(bits, p.job[i].weight.half_bits / 2);
+    ++jobs;
+  }
+  const int group = rows_at_once(p, padded_in, jobs);
+  if (group == 0) return cudaSuccess;
+  for (int first = 0; first < p.rows; first += group) {
+    Exl3ManyArgs args;
+    add_jobs(p, first, std::min(group, p.rows - first), begin, 0, done, args);
+    args.job_bytes = exl3_many_bytes(args.rows, padded_in);
+    args.workspace = static_cast<uint8_t*>(p.workspace);
+    const cudaError_t e = exl3_many(args, bits, gpu, p.cluster, stream);
+    if (e != cudaSuccess) return e;
+  }
+  *taken = true;
+  return cudaSuccess;
+}
+
 }  // namespace
+
+int64_t exl3_dense_workspace_bytes(int rows, int padded_in, int jobs) {
+  return rows <= kExl3FewRows
+             ? 0
+             : jobs * exl3_many_bytes(std::min(rows, kExl3WorkspaceRows), padded_in);
+}
 
 cudaError_t exl3_dense(const Exl3DenseParams& p, cudaStream_t stream, const char** where) {
   if (where != nullptr) *where = "exl3_dense";
@@ -111,19 +174,16 @@ cudaError_t exl3_dense(const Exl3DenseParams& p, cudaStream_t stream, const char
       if (e != cudaSuccess) return e;
       continue;
     }
-    FewArgs args;
-    args.rows = p.rows;
-    const Exl3Parts& first = p.job[i].weight;
-    for (int j = i; j < p.jobs; ++j) {
-      const Exl3Parts& w = p.job[j].weight;
-      if (!exl3_is_tuned(w) || w.half_bits != first.half_bits || w.padded_in != first.padded_in)
-        continue;
-      done[j] = true;
-      args.job[args.jobs] = p.job[j];
-      args.first_column[args.jobs + 1] = args.first_column[args.jobs] + w.padded_out / 128;
-      ++args.jobs;
+    if (p.rows > kExl3FewRows) {
+      bool taken = false;
+      e = run_many(p, i, gpu, stream, done, &taken);
+      if (e != cudaSuccess) return e;
+      if (taken) continue;
     }
-    e = launch_few(args, first.half_bits / 2, gpu, p.cluster, stream);
+    const int bits = p.job[i].weight.half_bits / 2;
+    FewArgs args;
+    add_jobs(p, 0, p.rows, i, bits, done, args);
+    e = launch_few(args, bits, gpu, p.cluster, stream);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

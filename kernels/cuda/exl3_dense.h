@@ -34,6 +34,10 @@ struct Exl3DenseParams {
   int jobs = 0;
   Exl3DenseJob job[kExl3JobsMax];
   int cluster = 0;  // thread blocks that share an output block; 0: chosen (others: tests, benches)
+  // For more than kExl3FewRows rows: exl3_dense_workspace_bytes, 256-byte aligned. Without it, or
+  // with less, the weights are decoded more often.
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
 };
 
 // Whether the tuned instance serves a weight; the others take exl3_any.
@@ -41,6 +45,10 @@ constexpr bool exl3_is_tuned(const Exl3Parts& w) {
   return w.order == Exl3Order::kLanes && w.codebook == 2 && w.half_bits % 2 == 0 &&
          w.half_bits >= 4 && w.half_bits <= 12;
 }
+
+// Of `jobs` weights of one launch; rows go through it in groups of kExl3WorkspaceRows.
+inline constexpr int kExl3WorkspaceRows = 512;
+int64_t exl3_dense_workspace_bytes(int rows, int padded_in, int jobs);
 
 // Queues the products. Weights of the same width and input size share a launch. Returns the first
 // error; *where (if given) then names the kernel and the shapes.

@@ -37,6 +37,7 @@ struct FewRing {
   __device__ __forceinline__ void load(int first_block, int lane) {
     if (next_column >= end_column) return;
     if (lane == 0) {
+      barrier_expect(barriers + write * 8, kUnitBytes);
       const int64_t strip = 2 * next_column + (next_step & 1);
       const int unit = 2 * (first_block + (next_step >> 1)) + next_part;
       bulk_load(ring + write * kUnitBytes, codes + strip * strip_bytes + int64_t{unit} * kUnitBytes,

@@ -121,13 +121,16 @@ __device__ __forceinline__ void fixed_finish(const Exl3DenseJob& job, int column
 __device__ __forceinline__ uint32_t shared_place(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-__device__ __forceinline__ void barrier_init(uint32_t barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+__device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals = 1) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 // After the barriers' initialisation, before copies name them.
 __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // The barrier's owner says how many bytes will come.
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
@@ -136,7 +139,6 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 }
 __device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
-  barrier_expect(barrier, bytes);
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(to),

@@ -24,12 +24,16 @@ struct Case {
         on_device(x),
         rows(rows_) {}
 
-  std::vector<float> run(int first, int count, int cluster = 0) {
+  // `many`: with the workspace of more than a few rows.
+  std::vector<float> run(int first, int count, int cluster = 0, bool many = true) {
     DeviceArray<float> y(static_cast<size_t>(count) * static_cast<size_t>(layer.out));
     cuda::Exl3DenseParams p;
     p.rows = count;
     p.jobs = 1;
     p.cluster = cluster;
+    p.workspace_bytes = many ? cuda::exl3_dense_workspace_bytes(count, layer.in, 1) : 0;
+    DeviceArray<std::byte> workspace(static_cast<size_t>(p.workspace_bytes));
+    p.workspace = workspace.get();
     p.job[0] = {layer.parts(Exl3Order::kLanes),
                 layer.in,
                 layer.out,
@@ -80,6 +84,48 @@ BOOST_AUTO_TEST_CASE(rows_of_every_count_have_the_same_bits) {
           same.compare(some.data(), all.data() + int64_t{first} * s.out, some.size());
         }
       same.check();
+      if (kFaulty) continue;
+      SameRows few("without a workspace");
+      for (const int rows : {9, 24, 70}) {
+        const std::vector<float> some = c.run(10, rows, 0, false);
+        few.compare(some.data(), all.data() + int64_t{10} * s.out, some.size());
+      }
+      few.check();
+    }
+  }
+}
+
+// Weights of several widths and input sizes, each its own rows, in one call.
+BOOST_AUTO_TEST_CASE(grouped_weights_get_what_they_get_alone) {
+  if (kFaulty) return;
+  for (const int rows : {6, 40, 600}) {
+    Case c[] = {{640, 384, 6, rows, 1},
+                {640, 128, 3, rows, 2},
+                {256, 256, 5, rows, 3},
+                {640, 256, 6, rows, 4}};
+    cuda::Exl3DenseParams p;
+    p.rows = rows;
+    std::vector<DeviceArray<float>> y;
+    y.reserve(4);
+    for (Case& one : c) {
+      y.emplace_back(static_cast<size_t>(rows) * static_cast<size_t>(one.layer.out));
+      p.job[p.jobs++] = {one.layer.parts(Exl3Order::kLanes),
+                         one.layer.in,
+                         one.layer.out,
+                         one.on_device.get(),
+                         one.layer.in,
+                         y.back().get(),
+                         one.layer.out,
+                         ValueType::kF32};
+    }
+    p.workspace_bytes = cuda::exl3_dense_workspace_bytes(rows, 640, 4);
+    DeviceArray<std::byte> workspace(static_cast<size_t>(p.workspace_bytes));
+    p.workspace = workspace.get();
+    TF_CUDA(cuda::exl3_dense(p, nullptr));
+    TF_CUDA(cudaDeviceSynchronize());
+    for (size_t i = 0; i < 4; ++i) {
+      const std::vector<float> alone = c[i].run(0, rows), together = y[i].host();
+      BOOST_CHECK(std::memcmp(alone.data(), together.data(), together.size() * 4) == 0);
     }
   }
 }

@@ -1,11 +1,12 @@
 // Benchmark of the EXL3 kernels with the shapes of one of two ranks of DeepSeek-V4.1-Flash.
-// usage: exl3_bench [--json FILE] [--commit ID] [--only PART]
+// usage: exl3_bench [--json FILE] [--commit ID] [--only dense|cuts|moe|prefill]
 // Every call uses other weights than the last (more bytes than any L2); errors are relative norms
 // against the run-time decoder's fp32 products, which the tests hold against fp64.
 #include <cstring>
 #include <random>
 
 #include "kernels/cuda/exl3_dense.h"
+#include "kernels/cuda/exl3_plan.h"
 #include "kernels/cuda/exl3_prefill.h"
 #include "kernels/cuda/moe_decode.h"
 #include "kernels/formats.h"
@@ -23,28 +24,36 @@ struct Shape {
 
 struct DenseCase {
   const char* name;
-  std::vector<Shape> group;  // one input
+  std::vector<std::vector<Shape>> calls;  // one after the other; the weights of one: one input
   int rows;
   double goal_us;
 };
 
+const std::vector<Shape> kWqb = {{1280, 16384, 5}}, kWob = {{4096, 5120, 5}},
+                         kHead = {{5120, 64640, 6}}, kShared = {{5120, 1152, 5}, {5120, 1152, 5}},
+                         kWqa = {{5120, 1280, 6}, {5120, 512, 6}},
+                         kWoa = {
+                             {4096, 1024, 5}, {4096, 1024, 5}, {4096, 1024, 5}, {4096, 1024, 5}};
+
 const DenseCase kDense[] = {
-    {"wq_b 1280->16384 5b, 1 row", {{1280, 16384, 5}}, 1, 7},
-    {"wo_b 4096->5120 5b, 1 row", {{4096, 5120, 5}}, 1, 7},
-    {"shared w1+w3 5b, 1 row", {{5120, 1152, 5}, {5120, 1152, 5}}, 1, 5},
-    {"head 5120->64640 6b, 1 row", {{5120, 64640, 6}}, 1, 72},
-    {"head 5120->64640 6b, 6 rows", {{5120, 64640, 6}}, 6, 0},
-    {"wq_a+wkv 6b, 6 rows", {{5120, 1280, 6}, {5120, 512, 6}}, 6, 0},
-    {"wq_b 5b, 6 rows", {{1280, 16384, 5}}, 6, 0},
-    {"wo_a x4 5b, 6 rows",
-     {{4096, 1024, 5}, {4096, 1024, 5}, {4096, 1024, 5}, {4096, 1024, 5}},
-     6,
-     0},
-    {"wo_b 5b, 6 rows", {{4096, 5120, 5}}, 6, 0},
-    {"wq_b 5b, 24 rows", {{1280, 16384, 5}}, 24, 0},
-    {"wo_b 5b, 24 rows", {{4096, 5120, 5}}, 24, 0},
-    {"wq_b 5b, 128 rows", {{1280, 16384, 5}}, 128, 0},
-    {"wq_b 5b, 384 rows", {{1280, 16384, 5}}, 384, 0},
+    {"wq_b 1280->16384 5b, 1 row", {kWqb}, 1, 7},
+    {"wo_b 4096->5120 5b, 1 row", {kWob}, 1, 7},
+    {"shared w1+w3 5b, 1 row", {kShared}, 1, 5},
+    {"head 5120->64640 6b, 1 row", {kHead}, 1, 72},
+    {"head 5120->64640 6b, 6 rows", {kHead}, 6, 0},
+    {"wq_a+wkv 6b, 6 rows", {kWqa}, 6, 0},
+    {"wq_b 5b, 6 rows", {kWqb}, 6, 0},
+    {"wo_a x4 5b, 6 rows", {kWoa}, 6, 0},
+    {"wo_b 5b, 6 rows", {kWob}, 6, 0},
+    {"attention of a layer, 6 rows", {kWqa, kWqb, kWoa, kWob}, 6, 20},
+    {"attention of a layer, 1 row", {kWqa, kWqb, kWoa, kWob}, 1, 0},
+    {"attention of a layer, 24 rows", {kWqa, kWqb, kWoa, kWob}, 24, 0},
+    {"wq_b 5b, 24 rows", {kWqb}, 24, 0},
+    {"wo_b 5b, 24 rows", {kWob}, 24, 0},
+    {"head 5120->64640 6b, 24 rows", {kHead}, 24, 0},
+    {"wq_b 5b, 128 rows", {kWqb}, 128, 0},
+    {"wo_b 5b, 128 rows", {kWob}, 128, 0},
+    {"wq_b 5b, 384 rows", {kWqb}, 384, 0},
 };
 
 double dense_error(const cuda::Exl3DenseJob& job, int rows) {
@@ -63,45 +72,96 @@ double dense_error(const cuda::Exl3DenseJob& job, int rows) {
   return error;
 }
 
-Row bench_dense(const DenseCase& c) {
-  Row row;
-  row.name = c.name;
-  row.goal_us = c.goal_us;
-  for (const Shape& s : c.group) {
-    row.bytes += static_cast<double>(s.in) * s.out * s.bits / 8 + 2.0 * (s.in + s.out) +
-                 c.rows * (2.0 * s.in + 4.0 * s.out);
-    row.weights += static_cast<double>(s.in) * s.out;
-  }
-  row.operations = 2 * row.weights * c.rows;
-  const int copies = static_cast<int>(std::max(2.0, std::ceil(kRotateBytes / row.bytes)));
-  std::vector<cuda::Exl3DenseParams> calls;
+// The calls of a case, as often as fills more than any L2, each with memory of its own.
+struct DenseCalls {
+  std::vector<std::vector<cuda::Exl3DenseParams>> copies;
   std::vector<void*> owned;
-  uint32_t seed = 1;
-  for (int i = 0; i < copies; ++i) {
+  Row row;
+
+  explicit DenseCalls(const DenseCase& c) {
+    row.name = c.name;
+    row.goal_us = c.goal_us;
+    row.launches = static_cast<int>(c.calls.size()) * (c.rows > cuda::kExl3FewRows ? 2 : 1);
+    for (const auto& group : c.calls)
+      for (const Shape& s : group) {
+        row.bytes += static_cast<double>(s.in) * s.out * s.bits / 8 + 2.0 * (s.in + s.out) +
+                     c.rows * (2.0 * s.in + 4.0 * s.out);
+        row.weights += static_cast<double>(s.in) * s.out;
+      }
+    row.operations = 2 * row.weights * c.rows;
+    const int count = static_cast<int>(std::max(2.0, std::ceil(kRotateBytes / row.bytes)));
+    int64_t bytes = 0;
+    for (const auto& group : c.calls)
+      bytes = std::max(bytes, cuda::exl3_dense_workspace_bytes(c.rows, group[0].in,
+                                                               static_cast<int>(group.size())));
+    auto* workspace = device_memory<std::byte>(bytes + 1);
+    owned.push_back(workspace);
+    uint32_t seed = 1;
+    for (int i = 0; i < count; ++i) {
+      copies.emplace_back();
+      for (const auto& group : c.calls)
+        copies.back().push_back(call(group, c.rows, workspace, bytes, seed));
+    }
+  }
+  ~DenseCalls() {
+    for (void* p : owned) TF_BENCH_CUDA(cudaFree(p));
+  }
+  DenseCalls(const DenseCalls&) = delete;
+  DenseCalls& operator=(const DenseCalls&) = delete;
+
+  cuda::Exl3DenseParams call(const std::vector<Shape>& group, int rows, void* workspace,
+                             int64_t bytes, uint32_t& seed) {
     cuda::Exl3DenseParams p;
-    p.rows = c.rows;
-    for (const Shape& s : c.group) {
-      auto* x = device_memory<uint16_t>(int64_t{c.rows} * s.in);
-      auto* y = device_memory<float>(int64_t{c.rows} * s.out);
-      TF_BENCH_CUDA(fill_normal(x, int64_t{c.rows} * s.in, seed += 3, nullptr));
+    p.rows = rows;
+    p.workspace = workspace;
+    p.workspace_bytes = bytes;
+    for (const Shape& s : group) {
+      auto* x = device_memory<uint16_t>(int64_t{rows} * s.in);
+      auto* y = device_memory<float>(int64_t{rows} * s.out);
+      TF_BENCH_CUDA(fill_normal(x, int64_t{rows} * s.in, seed += 3, nullptr));
       TF_BENCH_CUDA(
-          cudaMemset(y, 0xFF, static_cast<size_t>(c.rows) * static_cast<size_t>(s.out) * 4));
+          cudaMemset(y, 0xFF, static_cast<size_t>(rows) * static_cast<size_t>(s.out) * 4));
       const Exl3Parts w = random_matrix(s.in, s.out, s.bits, seed += 3);
       p.job[p.jobs++] = {w, s.in, s.out, x, s.in, y, s.out, ValueType::kF32};
       for (const void* q : {static_cast<const void*>(x), static_cast<const void*>(y), w.trellis,
                             static_cast<const void*>(w.suh), static_cast<const void*>(w.svh)})
         owned.push_back(const_cast<void*>(q));
     }
-    calls.push_back(p);
+    return p;
   }
-  row.time = time_calls(copies, [&](int i, cudaStream_t stream) {
-    TF_BENCH_CUDA(cuda::exl3_dense(calls[static_cast<size_t>(i)], stream));
-  });
-  row.error = 0;
-  for (int i = 0; i < calls[1].jobs; ++i)
-    row.error = std::max(row.error, dense_error(calls[1].job[i], c.rows));
-  for (void* p : owned) TF_BENCH_CUDA(cudaFree(p));
-  return row;
+  void time(int cluster) {
+    row.time = time_calls(static_cast<int>(copies.size()), [&](int i, cudaStream_t stream) {
+      for (cuda::Exl3DenseParams p : copies[static_cast<size_t>(i)]) {
+        p.cluster = cluster;
+        TF_BENCH_CUDA(cuda::exl3_dense(p, stream));
+      }
+    });
+  }
+};
+
+Row bench_dense(const DenseCase& c) {
+  DenseCalls calls(c);
+  calls.time(0);
+  calls.row.error = 0;
+  for (const cuda::Exl3DenseParams& p : calls.copies[1])
+    for (int i = 0; i < p.jobs; ++i)
+      calls.row.error = std::max(calls.row.error, dense_error(p.job[i], c.rows));
+  return calls.row;
+}
+
+// Microseconds of every case by the size of the cluster, 0: as chosen.
+void print_cuts() {
+  for (const DenseCase& c : kDense) {
+    if (c.calls.size() > 1) continue;
+    DenseCalls calls(c);
+    std::printf("%-34s", c.name);
+    for (int cluster = 0; cluster <= cuda::kExl3ClusterMax; ++cluster) {
+      calls.time(cluster);
+      std::printf(" %7.2f", calls.row.time.median_us);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
 }
 
 // type: what the model wants of this product.
@@ -341,6 +401,7 @@ int run(int argc, char** argv) {
   std::vector<Row> rows;
   if (only.empty() || only == "dense")
     for (const DenseCase& c : kDense) rows.push_back(bench_dense(c));
+  if (only == "cuts") print_cuts();
   if (only.empty() || only == "moe") {
     const MoeWeights weights(3);
     rows.push_back(bench_moe_decode(weights, 1, 6, 26));
