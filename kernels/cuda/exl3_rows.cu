@@ -40,8 +40,11 @@ Exl3DenseJob job_of(const ProjectParams& p, int i, const uint16_t* x, int64_t x_
   return job;
 }
 
-void run_dense(const Exl3DenseParams& d, CudaStream& stream) {
+void run_dense(Exl3DenseParams& d, int widest, Pieces& pieces, CudaStream& stream) {
   if (d.rows == 0 || d.jobs == 0) return;
+  d.workspace_bytes =
+      exl3_dense_workspace_bytes(d.rows, widest, std::min(d.jobs, kExl3GroupedWeights));
+  d.workspace = pieces.take<std::byte>(d.workspace_bytes);
   const char* where = "exl3_dense";
   stream.check(exl3_dense(d, stream.handle(), &where), where);
   stream.launched("exl3_dense", d.rows, d.job[0].in, d.job[0].out);
@@ -71,7 +74,10 @@ MoeDecodeParams group_of(const MoeExpertsParams& p, int first, int rows) {
 }  // namespace
 
 int64_t exl3_project_bytes(const WorkspaceShape& s) {
-  return s.exl3 ? Pieces::padded(exl3_prefill_workspace_bytes(s.rows, padded(s.widest_input))) : 0;
+  if (!s.exl3) return 0;
+  const int widest = padded(s.widest_input);
+  return Pieces::padded(exl3_prefill_workspace_bytes(s.rows, widest)) +
+         Pieces::padded(exl3_dense_workspace_bytes(s.rows, widest, kExl3GroupedWeights));
 }
 
 void exl3_project(const ProjectParams& p, const uint16_t* x, int64_t x_stride, Pieces& pieces,
@@ -92,16 +98,20 @@ void exl3_project(const ProjectParams& p, const uint16_t* x, int64_t x_stride, P
     stream.check(exl3_prefill(job, prompt_rows, rotated, bytes, stream.handle(), &where), where);
     stream.launched("exl3_prefill", prompt_rows, job.in, job.out);
   }
-  run_dense(generated, stream);
+  run_dense(generated, padded(p.in), pieces, stream);
 }
 
-void exl3_logits(const HeadLogitsParams& p, const uint16_t* x, CudaStream& stream) {
+int64_t exl3_logits_bytes(const WorkspaceShape& s) {
+  return s.exl3 ? Pieces::padded(exl3_dense_workspace_bytes(s.rows, padded(s.hidden), 1)) : 0;
+}
+
+void exl3_logits(const HeadLogitsParams& p, const uint16_t* x, Pieces& pieces, CudaStream& stream) {
   Exl3DenseParams d;
   d.rows = p.rows;
   d.jobs = 1;
   d.job[0] = {p.head->exl3, p.head->in, p.head->out,     x,
               p.hidden,     p.logits,   p.logits_stride, ValueType::kF32};
-  run_dense(d, stream);
+  run_dense(d, padded(p.head->in), pieces, stream);
 }
 
 int64_t exl3_experts_bytes(const WorkspaceShape& s) {

@@ -9,7 +9,7 @@
 namespace tensorfold::cuda {
 
 int64_t head_logits_bytes(const WorkspaceShape& s) {
-  return Pieces::padded(int64_t{s.rows} * s.hidden * 2);
+  return Pieces::padded(int64_t{s.rows} * s.hidden * 2) + exl3_logits_bytes(s);
 }
 
 namespace {
@@ -47,7 +47,7 @@ void head_logits(const HeadLogitsParams& p, Stream& stream) {
   allow_shared(s, head_input_kernel, bytes);
   head_input_kernel<<<p.rows, kThreads, bytes, s.handle()>>>(p, x);
   s.launched("head_input", p.rows, p.hidden, p.hc);
-  if (p.head->layout == WeightLayout::kExl3) return exl3_logits(p, x, s);
+  if (p.head->layout == WeightLayout::kExl3) return exl3_logits(p, x, pieces, s);
   DenseProduct d;
   d.w = p.head;
   d.x = x;

@@ -125,9 +125,9 @@ BOOST_AUTO_TEST_CASE(cuts_fit_the_shared_memory) {
   // Columns: of all weights of the launch.
   const struct {
     int in, columns, bits, rows, cluster_h200, warps_h200;
-  } shapes[] = {{5120, 14, 6, 6, 8, 8},  {1280, 128, 5, 1, 1, 8},  {1280, 128, 5, 6, 1, 8},
-                {4096, 32, 5, 6, 4, 8},  {4096, 40, 5, 1, 3, 8},   {4096, 40, 5, 6, 3, 8},
-                {5120, 18, 5, 1, 6, 8},  {5120, 505, 6, 1, 1, 8},  {5120, 505, 6, 6, 1, 16},
+  } shapes[] = {{5120, 14, 6, 6, 8, 8},   {1280, 128, 5, 1, 1, 8},  {1280, 128, 5, 6, 1, 8},
+                {4096, 32, 5, 6, 4, 8},   {4096, 40, 5, 1, 3, 8},   {4096, 40, 5, 6, 3, 8},
+                {5120, 18, 5, 1, 6, 8},   {5120, 505, 6, 1, 1, 8},  {5120, 505, 6, 6, 1, 16},
                 {6144, 100, 5, 6, 1, 16}, {15360, 40, 4, 6, 3, 16}, {5120, 1, 5, 8, 8, 8}};
   for (const auto& s : shapes) {
     BOOST_TEST_CONTEXT(s.in << " x " << s.columns << ", " << s.rows << " rows") {
@@ -162,11 +162,15 @@ BOOST_AUTO_TEST_CASE(parts_of_the_workspace_do_not_overlap) {
   const cuda::MoeDecodeLayout l = cuda::moe_decode_layout(24, 5120, 1152, 6);
   const int64_t pairs = 24 * 7;
   BOOST_CHECK_LE(l.entries + pairs * int64_t{sizeof(cuda::MoeEntry)}, l.slots);
-  BOOST_CHECK_LE(l.slots + pairs * 4, l.down_done);
-  BOOST_CHECK_LE(l.down_done + pairs * 40 * 4, l.row_done);
+  BOOST_CHECK_LE(l.entry_count + 8, l.entries);
+  BOOST_CHECK_LE(l.slots + pairs * 4, l.slot_entry);
+  BOOST_CHECK_LE(l.slot_entry + pairs * 4, l.z_done);
+  BOOST_CHECK_LE(l.z_done + pairs * 4, l.row_done);
   BOOST_CHECK_LE(l.row_done + 24 * 40 * 4, l.parts);
-  BOOST_CHECK_EQUAL(l.down_done + l.counters * 4, l.parts);
-  BOOST_CHECK_LE(l.parts + pairs * 2 * 4 * 1152 * 4, l.ye);
+  BOOST_CHECK_EQUAL(l.z_done + l.counters * 4, l.parts);
+  BOOST_CHECK_LE(l.parts + pairs * 2 * 8 * 1152 * 4, l.zq);
+  BOOST_CHECK_LE(l.zq + pairs * 2 * 1152, l.zs);
+  BOOST_CHECK_LE(l.zs + pairs * 9 * 8, l.ye);
   BOOST_CHECK_LE(l.ye + pairs * 5120 * 4, l.bytes);
 }
 
