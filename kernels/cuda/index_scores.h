@@ -9,10 +9,11 @@
 
 namespace tensorfold::cuda {
 
+// Queries of a row, heads in pairs (an odd one gets a head of zeros), channels up to 128: codes as
+// the matrix units take them, four scales a head, weights, weights times scales, flags.
 struct IndexQueries {
-  int8_t* codes = nullptr;   // [rows, heads, d] twice the e2m1 values
-  float* scales = nullptr;   // [rows, heads, d / 32] a quarter of the UE8M0 scale
-  float* weights = nullptr;  // [rows, heads] bf16(iw * scale)
+  std::byte* rows = nullptr;  // [rows, row_bytes]
+  int64_t row_bytes = 0;      // a multiple of 16
 };
 
 int64_t index_queries_bytes(int rows, int heads, int dim);
@@ -25,5 +26,10 @@ void index_queries(const IndexSelectParams& p, const IndexQueries& q, CudaStream
 // (few entries, none asked for) are left.
 void index_scores(const IndexSelectParams& p, const IndexQueries& q, int first, int rows,
                   float* scores, int64_t stride, CudaStream& stream);
+
+// The topk best entries of rows first..first + rows, from their scores: exact, ties to the lower
+// entry, ascending (index_select.cu). Rows that see no more than topk are left.
+void index_choose(const IndexSelectParams& p, int first, int rows, const float* scores,
+                  int64_t stride, CudaStream& stream);
 
 }  // namespace tensorfold::cuda

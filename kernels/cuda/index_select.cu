@@ -1,7 +1,7 @@
 // Choice of global entries (kernels/index_select.h).
 //
 // Rows are taken in groups whose scores fit the workspace. Per group: queries are quantised once;
-// scores of 128 keys and a few rows a block, in integer dot products (FP4 products are exact);
+// scores on integer matrix units (index_scores.cu; FP4 products are exact);
 // block maxima and the candidate choice; masking; the choice of entries (top_entries.h).
 #include "kernels/index_select.h"
 
@@ -144,8 +144,7 @@ void run_group(const IndexSelectParams& p, const Buffers& b, int first, int rows
     mask_scores_kernel<<<rows, kTopThreads, bytes, s.handle()>>>(p, first, b.scores, b.stride);
     s.launched("mask_scores", rows, p.entries_max);
   }
-  choose_entries_kernel<<<rows, kTopThreads, 0, s.handle()>>>(p, first, b.scores, b.stride);
-  s.launched("choose_entries", rows, p.entries_max, p.topk);
+  index_choose(p, first, rows, b.scores, b.stride, s);
 }
 
 int64_t maxima_places(int64_t entries, int block_size) {
@@ -153,6 +152,12 @@ int64_t maxima_places(int64_t entries, int block_size) {
 }
 
 }  // namespace
+
+void index_choose(const IndexSelectParams& p, int first, int rows, const float* scores,
+                  int64_t stride, CudaStream& stream) {
+  choose_entries_kernel<<<rows, kTopThreads, 0, stream.handle()>>>(p, first, scores, stride);
+  stream.launched("choose_entries", rows, p.entries_max, p.topk);
+}
 
 int64_t index_select_bytes(const WorkspaceShape& s) {
   const int group = group_rows(s.rows, s.entries);

@@ -13,6 +13,16 @@ constexpr int kPositions = 256;  // of a pool block
 
 BOOST_TEST_GLOBAL_FIXTURE(GpuOrSkip);
 
+// Values in blocks of 32 whose sizes differ by up to 2^18.
+std::vector<float> blocks_apart(std::vector<float> values) {
+  int power = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 32 == 0) power = pick(-9, 9);
+    values[i] = std::ldexp(values[i], power);
+  }
+  return values;
+}
+
 // Slices at random places of random sequences, with rings, pair rings and pool blocks that hold
 // random but well-formed rows.
 struct Scene {
@@ -73,15 +83,17 @@ struct Scene {
     p.ratio = ratio;
     return p;
   }
-  std::vector<uint8_t> random_pool() const {
+  // apart: the blocks of every other index key differ in size by up to 2^18.
+  std::vector<uint8_t> random_pool(bool apart = false) const {
     std::vector<uint8_t> bytes(static_cast<size_t>(blocks * block_bytes()));
     const std::vector<float> values = fresh(4096);
+    const std::vector<float> wide = apart ? blocks_apart(values) : values;
     for (int b = 0; b < blocks; ++b)
       for (int e = 0; e < kPositions / ratio; ++e) {
         uint8_t* block = bytes.data() + b * block_bytes();
         pack_main_entry(values.data() + pick(0, 4095 - head_dim), head_dim,
                         block + e * main_entry_bytes(head_dim));
-        pack_index_key(values.data() + pick(0, 4095 - index_dim), index_dim,
+        pack_index_key((e % 2 == 0 ? values : wide).data() + pick(0, 4095 - index_dim), index_dim,
                        block + main_bytes() + e * index_key_bytes(index_dim));
       }
     return bytes;
@@ -285,7 +297,7 @@ BOOST_AUTO_TEST_CASE(chosen_entries_are_the_best_of_the_scores) {
     p.dim = scene.index_dim;
     p.rope_dim = std::min(scene.rope_dim, scene.index_dim);
     p.weight_scale = 0.125f;
-    p.topk = pick(1, 60);
+    p.topk = round % 5 == 3 ? 512 : pick(1, 60);
     p.bf16_scores = round % 3 == 0;  // exact ties are common then
     p.builds_candidates = round % 4 < 2;
     p.uses_candidates = round % 4 == 2;
@@ -294,9 +306,12 @@ BOOST_AUTO_TEST_CASE(chosen_entries_are_the_best_of_the_scores) {
     p.entries_max = scene.entries_max;
     p.scores_stride = std::max<int64_t>(scene.entries_max, 1);
     const int64_t n = scene.rows;
-    Both<uint16_t> iq(bf16(fresh(n * p.heads * p.dim))), iw(bf16(fresh(n * p.heads)));
+    // Block scales of queries, of keys, of both and of none lie far apart.
+    const std::vector<float> queries = fresh(n * p.heads * p.dim);
+    Both<uint16_t> iq(bf16(round % 4 == 1 ? blocks_apart(queries) : queries)),
+        iw(bf16(fresh(n * p.heads)));
     Both<float> rope(rope_for(scene.positions, p.rope_dim));
-    Both<uint8_t> pool(scene.random_pool());
+    Both<uint8_t> pool(scene.random_pool(round % 5 < 2));
     std::vector<int32_t> given, given_count;
     every_third_block(scene, p.candidate_blocks, given, given_count);
     Both<int32_t> candidates(given), candidate_count(given_count);
