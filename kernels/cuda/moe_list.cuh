@@ -1,5 +1,5 @@
-// The work list of a MoE: which experts the rows go to, their pairs side by side, entries of at
-// most entry_rows pairs. Built by one thread block.
+// The work list of a MoE: which experts the rows go to, their pairs side by
+// side, entries of at most entry_rows pairs. Built by one thread block.
 #pragma once
 
 #include "kernels/cuda/moe_decode_device.cuh"
@@ -62,10 +62,74 @@ __device__ inline void build_moe_list(const MoeDecodeArgs& a) {
       entries[i] = MoeEntry{e, list.slot[e] + at, min(a.entry_rows, list.count[e] - at), 0};
   }
   __syncthreads();
-  // The order of an expert's pairs is left to the atomics: no row sees the others.
+  // The order of an expert's pairs is left to the atomics: no row sees the
+  // others.
   for (int i = threadIdx.x; i < pairs; i += kMoeListThreads) {
     const int e = a.expert_of(i);
     if (a.p.expert[e].w1.trellis != nullptr) slots[atomicAdd(&list.slot[e], 1)] = i;
+  }
+}
+
+inline constexpr int kMoeStagedPairs = 2048;
+
+// The same list for generated rows, built by every thread block for itself, an
+// expert's pairs in ascending order: all blocks get the same.
+struct MoeRowList : MoeList {
+  int32_t entries, slots;
+  int32_t staged[kMoeStagedPairs];  // the expert of a pair; -1: none on this rank
+};
+
+// One warp: counts the staged pairs in ascending order, or places them.
+__device__ inline void moe_count_pairs(const MoeDecodeArgs& a, MoeRowList& list, int first, int n,
+                                       bool place, int lane) {
+  int* count = place ? list.slot : list.count;
+  for (int at = 0; at < n; at += 32) {
+    const int e = at + lane < n ? list.staged[at + lane] : -1;
+    const uint32_t same = __match_any_sync(0xffffffffu, e);
+    const int rank = __popc(same & ((1u << lane) - 1));
+    const int base = e >= 0 ? count[e] : 0;
+    __syncwarp();
+    if (e >= 0 && rank == 0) count[e] = base + __popc(same);
+    __syncwarp();
+    if (place && e >= 0) {
+      const int slot = base + rank;  // list.count is an expert's first slot by now
+      a.at<int32_t>(a.l.slots)[slot] = first + at + lane;
+      a.at<int32_t>(a.l.slot_entry)[slot] = list.entry[e] + (slot - list.count[e]) / a.entry_rows;
+    }
+  }
+}
+
+// All threads of the block; the list lies in global memory after the next
+// barrier, its number of entries in list.entries too.
+__device__ inline void build_row_list(const MoeDecodeArgs& a, MoeRowList& list, int threads) {
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
+  const int experts = a.p.experts + 1, pairs = a.p.rows * (a.p.topk + 1);
+  for (int e = thread; e < experts; e += threads) list.count[e] = 0;
+  for (const bool place : {false, true}) {
+    for (int first = 0; first < pairs; first += kMoeStagedPairs) {
+      const int n = min(kMoeStagedPairs, pairs - first);
+      if (!place || pairs > kMoeStagedPairs) {
+        __syncthreads();
+        for (int i = thread; i < n; i += threads) {
+          const int e = a.expert_of(first + i);
+          list.staged[i] = a.p.expert[e].w1.trellis != nullptr ? e : -1;
+        }
+        __syncthreads();
+      }
+      if (thread < 32) moe_count_pairs(a, list, first, n, place, lane);
+    }
+    if (place) break;
+    if (thread < 32) moe_scan(list, experts, a.entry_rows, lane, &list.entries);
+    __syncthreads();
+    if (thread == 0) list.slots = list.slot[experts - 1] + list.count[experts - 1];
+    auto* entries = a.at<MoeEntry>(a.l.entries);
+    for (int e = thread; e < experts; e += threads)
+      for (int at = 0, i = list.entry[e]; at < list.count[e]; at += a.entry_rows, ++i)
+        entries[i] = MoeEntry{e, list.slot[e] + at, min(a.entry_rows, list.count[e] - at), 0};
+    __syncthreads();
+    for (int e = thread; e < experts; e += threads) list.count[e] = list.slot[e];
+    if (thread == 0) *a.at<int2>(a.l.entry_count) = make_int2(list.entries, list.slots);
+    __syncthreads();
   }
 }
 
