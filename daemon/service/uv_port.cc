@@ -1,5 +1,9 @@
 #include "daemon/service/uv_port.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -16,12 +20,31 @@ struct Job {
 }  // namespace
 
 UvPort::UvPort(uv_loop_t* loop, std::function<void()> on_wake)
-    : loop_(loop), on_wake_(std::move(on_wake)) {
-  const int code = uv_async_init(
-      loop, &async_, [](uv_async_t* async) { static_cast<UvPort*>(async->data)->on_wake_(); });
+    : loop_(loop), on_wake_(std::move(on_wake)), fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TF_CHECK(fd_ >= 0);
+  TF_CHECK_EQ(uv_poll_init(loop, &poll_, fd_), 0);
+  poll_.data = this;
+  const int code = uv_poll_start(&poll_, UV_READABLE, [](uv_poll_t* poll, int, int) {
+    static_cast<UvPort*>(poll->data)->on_readable();
+  });
   TF_CHECK_EQ(code, 0);
-  async_.data = this;
-  uv_unref(reinterpret_cast<uv_handle_t*>(&async_));
+  uv_unref(reinterpret_cast<uv_handle_t*>(&poll_));
+}
+
+UvPort::~UvPort() { ::close(fd_); }
+
+void UvPort::wake() {
+  if (told_.exchange(true, std::memory_order_acq_rel)) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
+}
+
+// Taken before the events are: who tells after this writes again.
+void UvPort::on_readable() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(fd_, &count, sizeof count);
+  told_.exchange(false, std::memory_order_acq_rel);
+  on_wake_();
 }
 
 void UvPort::run_on_worker(std::function<void()> work, std::function<void()> done) {
@@ -36,6 +59,6 @@ void UvPort::run_on_worker(std::function<void()> work, std::function<void()> don
   TF_CHECK_EQ(code, 0);
 }
 
-void UvPort::close() { uv_close(reinterpret_cast<uv_handle_t*>(&async_), nullptr); }
+void UvPort::close() { uv_close(reinterpret_cast<uv_handle_t*>(&poll_), nullptr); }
 
 }  // namespace tensorfold::service
