@@ -160,6 +160,9 @@ BOOST_AUTO_TEST_CASE(generated_rows_of_many_shapes) {
   check(kGenerated, 640, 384, 12, 3, true, 21, parts);  // entries of 8 rows, of 4 and of fewer
   check(kGenerated, 2176, 128, 6, 2, true, 9, parts);   // ragged chunks of the inputs
   check(kGenerated, 256, 640, 40, 6, false, 12, parts);
+  // More inputs than shared memory holds of four rows, and of eight.
+  check(kGenerated, 10368, 128, 3, 2, true, 11, {1, 4, 9});
+  check(kGenerated, 128, 1408, 3, 2, true, 11, {1, 4, 9});
 }
 
 // Tiles of 32, 64 and 128 rows of an expert give a row the same bits.
