@@ -1,7 +1,8 @@
 // attention_append: new rows enter the cache. RoPE, quantisation, ring and pool writes, compressor
-// and index key.
+// and index key; and the query latent's norm, which is due at the same time.
 //
-// Window part (kv set), per row at position p (docs/model.md 2.4 step 2):
+// Query part (qr set), per row: qr = RMSNorm(qr; q_norm), bf16, in place (docs/model.md 2.4 step
+// 1). Window part (kv set), per row at position p (docs/model.md 2.4 step 2):
 //   k = RMSNorm(kv; kv_norm) bf16; RoPE(k, p) bf16; e4m3 in blocks of 32 over all D channels;
 //   stored packed at ring[p mod ring_rows]. The step's window rows are also staged, dequantised:
 //   for each slice the `history` rows before it (from the ring), then its own.
@@ -17,6 +18,8 @@
 #include "kernels/weight_view.h"
 
 namespace tensorfold {
+
+inline constexpr int kQueryWidthMax = 8192;  // values of a query latent
 
 struct AttentionAppendParams {
   int rows = 0;
@@ -34,6 +37,10 @@ struct AttentionAppendParams {
   int64_t ring_offset = 0;     // bytes from a slice's rings to this layer's
   bool stage_only = false;     // the ring keeps its rows (drafted rows)
   uint16_t* staged = nullptr;  // out bf16 [history and own rows of all slices, D], or nullptr
+  // Query part.
+  uint16_t* qr = nullptr;         // in/out bf16 [rows, q_width] or nullptr
+  const float* q_norm = nullptr;  // [q_width]
+  int q_width = 0;                // a multiple of 32
   // Source part.
   const void* a = nullptr;               // fp32 (ratio 2) or bf16 (ratio 1) [rows, D] or nullptr
   const float* g = nullptr;              // fp32 [rows, D], ratio 2
@@ -52,6 +59,7 @@ int64_t attention_append_workspace_bytes(int rows, int head_dim, int index_dim);
 inline OpCost attention_append_cost(const AttentionAppendParams& p) {
   OpCost c;
   if (p.kv != nullptr) c = {int64_t{p.rows} * p.head_dim * 5, int64_t{p.rows} * p.head_dim * 12};
+  c.bytes += p.qr != nullptr ? int64_t{p.rows} * p.q_width * 4 : 0;
   if (p.a != nullptr) {
     const int64_t entries = p.rows / p.pool.ratio;
     c.bytes += int64_t{p.rows} * p.head_dim * 8 + p.index_wk->bytes();

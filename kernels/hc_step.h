@@ -22,8 +22,9 @@ inline constexpr int kHcMax = 8;  // residual streams
 
 struct HcStepParams {
   int rows = 0;
-  int hidden = 0;  // H
-  int hc = 0;      // n streams
+  int prompt_rows = 0;  // of class P, ahead of those of class D: a device may sum them otherwise
+  int hidden = 0;       // H
+  int hc = 0;           // n streams
   int sinkhorn_iters = 0;
   float norm_eps = 0;
   float hc_eps = 0;

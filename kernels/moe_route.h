@@ -12,7 +12,8 @@ namespace tensorfold {
 
 struct MoeRouteParams {
   int rows = 0;
-  int hidden = 0;  // H
+  int prompt_rows = 0;  // of class P, ahead of those of class D: a device may sum them otherwise
+  int hidden = 0;       // H
   int experts = 0;
   int topk = 0;
   float scale = 0;

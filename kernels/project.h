@@ -20,6 +20,8 @@ struct ProjectOutput {
   void* y = nullptr;                   // [rows, out], y_stride elements apart
   int64_t y_stride = 0;
   ValueType type = ValueType::kBf16;
+  int64_t x_offset =
+      0;  // elements behind x at which its own K inputs of a wider row begin; no norm
 };
 
 struct ProjectParams {
@@ -45,6 +47,26 @@ inline OpCost project_cost(const ProjectParams& p) {
     c.operations += 2 * int64_t{p.rows} * w.in * w.out;
   }
   return c;
+}
+
+// Whether outputs take different parts of a row.
+inline bool project_parts(const ProjectParams& p) {
+  for (int i = 0; i < p.outputs; ++i)
+    if (p.output[i].x_offset != 0) return true;
+  return false;
+}
+
+// The same products, an output at a time: `one` is a project().
+template <typename Project>
+void project_each(const ProjectParams& p, const Project& one) {
+  ProjectParams q = p;
+  q.outputs = 1;
+  for (int i = 0; i < p.outputs; ++i) {
+    q.output[0] = p.output[i];
+    q.x = p.x + p.output[i].x_offset;
+    q.output[0].x_offset = 0;
+    one(q);
+  }
 }
 
 namespace cpu {

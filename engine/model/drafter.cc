@@ -147,8 +147,8 @@ Status ForwardModel::draft(std::span<const DraftRequest> requests,
     plan.layer = stage;
     plan.ring = config_.layers + stage;
     plan.drafter = true;
-    TF_RETURN_IF_ERROR(block_input(plan, weights, draft_rows_));
-    TF_RETURN_IF_ERROR(block_sublayers(plan, weights, draft_rows_));
+    TF_RETURN_IF_ERROR(block_input(plan, weights, draft_rows_, nullptr));
+    TF_RETURN_IF_ERROR(block_sublayers(plan, weights, draft_rows_, true));
   }
   const int64_t vocab = config_.vocab_size;
   const bool on_host = device_->host_memory() || probe_ != nullptr;  // the base logits too

@@ -61,33 +61,43 @@ void ForwardModel::begin_rows() {
 
 Status ForwardModel::run_layers(int first, int last) {
   RowSet* rows = first <= config_.decoder_start ? &rows_.encoder : &rows_.decoder;
+  const float* unmixed = nullptr;  // the last layer's output, where the next one's input mixes it
   for (int layer = first; layer < last; ++layer) {
     const BlockWeights& weights = weights_->layers[static_cast<size_t>(layer)];
     LayerPlan plan;
     plan.layer = plan.ring = layer;
     plan.role = &config_.roles[static_cast<size_t>(layer)];
-    TF_RETURN_IF_ERROR(block_input(plan, weights, *rows));
+    TF_RETURN_IF_ERROR(block_input(plan, weights, *rows, unmixed));
     if (layer == config_.decoder_start) {
       // Global entries exist for every row; the rest only for rows that need an output.
       enter_decoder();
       rows = &rows_.decoder;
       if (rows->rows == 0) return ok_status();
     }
-    TF_RETURN_IF_ERROR(block_sublayers(plan, weights, *rows));
+    const bool mixes = mixes_at_once(layer, last);
+    TF_RETURN_IF_ERROR(block_sublayers(plan, weights, *rows, mixes));
+    unmixed = mixes ? nullptr : b_.y;
   }
   return ok_status();
 }
 
-// Up to the normed attention input, and the global entries of a KV source.
-Status ForwardModel::block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows) {
+// Whether a layer's output goes into the streams before anything else: where somebody looks at
+// them or adds to them. Elsewhere one call does this mixing and the next layer's first step.
+bool ForwardModel::mixes_at_once(int layer, int last) const {
+  if (probe_ != nullptr || layer + 1 == last) return true;
+  return config_.roles[static_cast<size_t>(layer) + 1].engram >= 0;
+}
+
+// Up to the normed attention input, and the global entries of a KV source. y: to be mixed in first.
+Status ForwardModel::block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows,
+                                 const float* y) {
   uint16_t* tap = nullptr;
   if (!plan.drafter) {
     if (probe_ != nullptr) probe_input(plan, rows);
     if (plan.role->engram >= 0) TF_RETURN_IF_ERROR(add_engram(plan, weights.engram, rows));
     if (plan.role->tap >= 0) tap = b_.taps + int64_t{plan.role->tap} * config_.hidden;
   }
-  hc_step(weights.attention.hc, weights.attention.norm, rows.rows, tap, nullptr, b_.pre[0],
-          b_.pre[1]);
+  hc_step(weights.attention.hc, weights.attention.norm, rows, tap, y, b_.pre[0], b_.pre[1]);
   if (tap != nullptr)
     probe_bf16(Quantity::kTap, plan.layer, rows, tap, config_.hidden, tap_width());
   if (!plan.drafter && plan.role->owns_kv(plan.layer)) append_source(plan, weights, rows);
@@ -95,12 +105,12 @@ Status ForwardModel::block_input(const LayerPlan& plan, const BlockWeights& weig
 }
 
 Status ForwardModel::block_sublayers(const LayerPlan& plan, const BlockWeights& weights,
-                                     RowSet& rows) {
+                                     RowSet& rows, bool mixes) {
   TF_RETURN_IF_ERROR(attention(plan, weights, rows));
   if (!plan.drafter) probe_rounded(Quantity::kAttnOut, plan.layer, rows, b_.y, config_.hidden);
-  hc_step(weights.moe.hc, weights.moe.norm, rows.rows, nullptr, b_.y, b_.pre[1], b_.pre[0]);
+  hc_step(weights.moe.hc, weights.moe.norm, rows, nullptr, b_.y, b_.pre[1], b_.pre[0]);
   TF_RETURN_IF_ERROR(moe(plan, weights.moe, rows));
-  mix(rows.rows);
+  if (mixes) mix(rows);
   const int64_t width = int64_t{config_.hc_mult} * config_.hidden;
   if (plan.drafter) {
     probe_bf16(Quantity::kDraftStreams, plan.layer, rows, b_.streams, width, width);
@@ -114,8 +124,8 @@ Status ForwardModel::block_sublayers(const LayerPlan& plan, const BlockWeights& 
 
 // Mixes y (if given) with the coefficients at hand, makes those of the next sublayer, collapses
 // with pre_in and norms into x.
-void ForwardModel::hc_step(const HcWeights& hc, const float* norm, int rows, uint16_t* tap,
-                           const float* y, const float* pre_in, float* pre_out) {
+void ForwardModel::hc_step(const HcWeights& hc, const float* norm, const RowSet& rows,
+                           uint16_t* tap, const float* y, const float* pre_in, float* pre_out) {
   HcStepParams p = hc_params(rows);
   p.y = y;
   p.tap = tap;
@@ -133,15 +143,16 @@ void ForwardModel::hc_step(const HcWeights& hc, const float* norm, int rows, uin
   backend_->hc_step(p, *stream_);
 }
 
-void ForwardModel::mix(int rows) {
+void ForwardModel::mix(const RowSet& rows) {
   HcStepParams p = hc_params(rows);
   p.y = b_.y;
   backend_->hc_step(p, *stream_);
 }
 
-HcStepParams ForwardModel::hc_params(int rows) const {
+HcStepParams ForwardModel::hc_params(const RowSet& rows) const {
   HcStepParams p;
-  p.rows = rows;
+  p.rows = rows.rows;
+  p.prompt_rows = rows.prompt_rows;
   p.hidden = config_.hidden;
   p.hc = config_.hc_mult;
   p.sinkhorn_iters = config_.hc_sinkhorn_iters;

@@ -1,5 +1,7 @@
 // Attention of one layer or drafter stage (engine/model/model_impl.h), in the order of
 // docs/model.md 2.4.
+#include <algorithm>
+
 #include "engine/model/model_impl.h"
 
 namespace tensorfold {
@@ -31,6 +33,7 @@ Status ForwardModel::attention(const LayerPlan& plan, const BlockWeights& weight
     p.output[p.outputs++] = output(weights.indexer.weights_proj, b_.iw, ValueType::kBf16);
   p.workspace = workspace();
   backend_->project(p, *stream_);
+  append_window(plan, w, rows, plan.drafter);
 
   ProjectParams q;
   q.rows = rows.rows;
@@ -38,14 +41,11 @@ Status ForwardModel::attention(const LayerPlan& plan, const BlockWeights& weight
   q.in = config_.q_lora_rank;
   q.x = b_.qr;
   q.x_stride = config_.q_lora_rank;
-  q.norm_weight = w.q_norm;
-  q.norm_eps = static_cast<float>(config_.norm_eps);
   q.output[q.outputs++] = output(w.wq_b, b_.q, ValueType::kBf16);
   if (indexes) q.output[q.outputs++] = output(weights.indexer.wq_b, b_.iq, ValueType::kBf16);
   q.workspace = workspace();
   backend_->project(q, *stream_);
 
-  append_window(plan, w, rows, plan.drafter);
   if (indexes) select_entries(plan, rows);
   attend(plan, w, rows);
   return project_output(w, rows);
@@ -81,7 +81,8 @@ AttentionAppendParams ForwardModel::append_params(const RowSet& rows) const {
   return p;
 }
 
-// stage_only: drafted rows are keys of this pass and leave no trace.
+// stage_only: drafted rows are keys of this pass and leave no trace. The query latents are normed,
+// too.
 void ForwardModel::append_window(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows,
                                  bool stage_only) {
   AttentionAppendParams p = append_params(rows);
@@ -91,6 +92,9 @@ void ForwardModel::append_window(const LayerPlan& plan, const AttentionWeights& 
   p.rope = rope_of(plan);
   p.stage_only = stage_only;
   p.staged = b_.staged;
+  p.qr = b_.qr;
+  p.q_norm = w.q_norm;
+  p.q_width = config_.q_lora_rank;
   backend_->attention_append(p, *stream_);
   if (!plan.drafter) probe_window(plan.layer, rows);
 }
@@ -190,17 +194,20 @@ Status ForwardModel::project_output(const AttentionWeights& w, RowSet& rows) {
   const auto groups = static_cast<int64_t>(w.wo_a.size());
   const int64_t group_width = heads / groups * config_.head_dim;
   const int64_t latent_width = groups * config_.o_lora_rank;
-  for (int64_t g = 0; g < groups; ++g) {
+  for (int64_t first = 0; first < groups; first += kProjectOutputsMax) {
     ProjectParams p;
     p.rows = rows.rows;
     p.prompt_rows = rows.prompt_rows;
     p.in = static_cast<int>(group_width);
-    p.x = b_.attention + g * group_width;
+    p.x = b_.attention;
     p.x_stride = heads * config_.head_dim;
-    p.output[0] = output(w.wo_a[static_cast<size_t>(g)], b_.groups + g * config_.o_lora_rank,
-                         ValueType::kBf16);
-    p.output[0].y_stride = latent_width;
-    p.outputs = 1;
+    for (int64_t g = first; g < std::min<int64_t>(groups, first + kProjectOutputsMax); ++g) {
+      ProjectOutput& o = p.output[p.outputs++];
+      o = output(w.wo_a[static_cast<size_t>(g)], b_.groups + g * config_.o_lora_rank,
+                 ValueType::kBf16);
+      o.y_stride = latent_width;
+      o.x_offset = g * group_width;
+    }
     p.workspace = workspace();
     backend_->project(p, *stream_);
   }

@@ -6,6 +6,7 @@ namespace tensorfold {
 Status ForwardModel::moe(const LayerPlan& plan, const MoeWeights& w, RowSet& rows) {
   MoeRouteParams r;
   r.rows = rows.rows;
+  r.prompt_rows = rows.prompt_rows;
   r.hidden = config_.hidden;
   r.experts = static_cast<int>(w.experts.size());
   r.topk = plan.drafter ? config_.dspark.experts_per_token : config_.experts_per_token;

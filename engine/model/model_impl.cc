@@ -90,7 +90,7 @@ Status ForwardModel::check_dimensions() const {
       {"hidden_size", c.hidden, 32, 1 << 20},
       {"head_dim", c.head_dim, 32, kRowWidthMax},
       {"qk_rope_head_dim", c.rope_dim, 2, c.head_dim},
-      {"q_lora_rank", c.q_lora_rank, 32, 1 << 20},
+      {"q_lora_rank", c.q_lora_rank, 32, kQueryWidthMax},
       {"o_lora_rank", c.o_lora_rank, 32, 1 << 20},
       {"index_head_dim", c.index_head_dim, 32, kRowWidthMax},
       {"qk_rope_head_dim (of index_head_dim)", c.rope_dim, 2, c.index_head_dim},

@@ -129,12 +129,15 @@ class ForwardModel final : public Model {
   // forward.cc
   void begin_rows();
   Status run_layers(int first, int last);
-  Status block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
-  Status block_sublayers(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
-  HcStepParams hc_params(int rows) const;
-  void hc_step(const HcWeights& hc, const float* norm, int rows, uint16_t* tap, const float* y,
-               const float* pre_in, float* pre_out);
-  void mix(int rows);
+  Status block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows,
+                     const float* y);
+  Status block_sublayers(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows,
+                         bool mixes);
+  bool mixes_at_once(int layer, int last) const;
+  HcStepParams hc_params(const RowSet& rows) const;
+  void hc_step(const HcWeights& hc, const float* norm, const RowSet& rows, uint16_t* tap,
+               const float* y, const float* pre_in, float* pre_out);
+  void mix(const RowSet& rows);
   void make_rope_tables(const RowSet& rows, RopeRows& tables, float* memory);
   void enter_decoder();
   void gather_rows(void* data, int64_t row_bytes);

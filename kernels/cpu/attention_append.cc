@@ -37,6 +37,18 @@ TF_CLONES void pool_pair(const float* a0, const float* g0, const float* a1, cons
 
 namespace {
 
+// Query part.
+void norm_queries(const AttentionAppendParams& p, CpuStream& cpu) {
+  TF_CHECK_LE(p.q_width, kQueryWidthMax);
+  cpu.parallel_for(p.rows, int64_t{p.rows} * p.q_width * 6, [&](int64_t r, int) {
+    float row[kQueryWidthMax];
+    uint16_t* x = p.qr + r * p.q_width;
+    widen_bf16(x, p.q_width, row);
+    rms_norm(row, p.q_norm, p.q_width, p.norm_eps, row);
+    narrow_bf16(row, p.q_width, x);
+  });
+}
+
 // Window part, 1: rows of the slice's past come out of the ring.
 void stage_history(const AttentionAppendParams& p, CpuStream& cpu) {
   int64_t total = 0;
@@ -162,6 +174,7 @@ void append_entries(const AttentionAppendParams& p, CpuStream& cpu) {
 void attention_append(const AttentionAppendParams& p, Stream& stream) {
   TF_CHECK_LE(p.head_dim, kRowWidthMax);
   CpuStream& cpu = cpu_stream(stream);
+  if (p.qr != nullptr) norm_queries(p, cpu);
   if (p.kv != nullptr) {
     if (p.staged != nullptr) stage_history(p, cpu);
     append_window(p, cpu);

@@ -15,6 +15,10 @@ int64_t project_workspace_bytes(int rows, int in) {
 namespace cpu {
 
 void project(const ProjectParams& p, Stream& stream) {
+  if (project_parts(p)) {
+    TF_CHECK(p.norm_weight == nullptr);
+    return project_each(p, [&](const ProjectParams& q) { project(q, stream); });
+  }
   CpuStream& cpu = cpu_stream(stream);
   Arena arena(p.workspace);
   // 1. The input widened, once as it is and once quantised, as the weights need it.

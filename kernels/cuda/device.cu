@@ -11,6 +11,7 @@
 #include "kernels/cuda/exl3_layout.h"
 #include "kernels/cuda/exl3_plan.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/hc_fused.h"
 #include "kernels/cuda/ops.h"
 
 namespace tensorfold::cuda {
@@ -72,7 +73,8 @@ class CudaDevice final : public Device {
 
   int64_t workspace_bytes(const WorkspaceShape& s, const Stream&) const override {
     return std::max({project_bytes(s), attention_append_bytes(s), index_select_bytes(s),
-                     moe_experts_bytes(s), head_logits_bytes(s), markov_step_bytes(s)});
+                     moe_experts_bytes(s), head_logits_bytes(s), markov_step_bytes(s),
+                     hc_prompt_bytes(s.rows)});
   }
 
   Result<std::unique_ptr<Stream>> make_stream(int) override {
@@ -167,12 +169,11 @@ std::string open_error(int abi_version, int index) {
   return "";
 }
 
-// A switch of the test runs (docs/testing.md): whether it says `on`; `off` is what an absent one
-// says.
+// A switch (docs/kernels/device.md): whether it says `on`, which is what an absent one says.
 std::string switch_error(const char* name, const char* on, const char* off, bool& is_on) {
   const char* wanted = std::getenv(name);
-  is_on = wanted != nullptr && std::strcmp(wanted, on) == 0;
-  if (wanted == nullptr || is_on || std::strcmp(wanted, off) == 0) return "";
+  is_on = wanted == nullptr || std::strcmp(wanted, on) == 0;
+  if (is_on || std::strcmp(wanted, off) == 0) return "";
   return std::string(name) + " must be \"" + on + "\" or \"" + off + "\", not \"" + wanted + "\"";
 }
 

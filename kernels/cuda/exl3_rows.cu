@@ -30,7 +30,7 @@ Exl3DenseJob job_of(const ProjectParams& p, int i, const uint16_t* x, int64_t x_
   job.weight = o.weight->exl3;
   job.in = o.weight->in;
   job.out = o.weight->out;
-  job.x = x + first * x_stride;
+  job.x = x + o.x_offset + first * x_stride;
   job.x_stride = x_stride;
   const int64_t at = first * o.y_stride;
   job.y = o.type == ValueType::kF32 ? static_cast<void*>(static_cast<float*>(o.y) + at)

@@ -1,6 +1,7 @@
 // Hyper-connections between sublayers (kernels/hc_step.h), in the header's order.
 #include "engine/base/check.h"
 #include "kernels/cuda/dense.h"
+#include "kernels/cuda/hc_fused.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/rows.cuh"
 
@@ -121,12 +122,31 @@ __global__ void __launch_bounds__(kRowThreads) hc_row_kernel(HcStepParams p) {
     p.normed[r * h + i] = to_bf16(p.norm_weight[i] * (row[i] * inverse));
 }
 
-}  // namespace
+// `rows` of them, from `first` on.
+HcStepParams rows_of(const HcStepParams& p, int first, int rows) {
+  HcStepParams q = p;
+  const int64_t n = p.hc, h = p.hidden, r = first;
+  const auto move = [](auto*& at, int64_t by) {
+    if (at != nullptr) at += by;
+  };
+  q.rows = rows;
+  move(q.streams, r * n * h);
+  move(q.y, r * h);
+  move(q.post_in, r * n);
+  move(q.comb_in, r * n * n);
+  move(q.tap, r * p.tap_stride);
+  move(q.mixes, r * (2 + n) * n);
+  move(q.pre_out, r * n);
+  move(q.post_out, r * n);
+  move(q.comb_out, r * n * n);
+  move(q.pre_in, r * n);
+  move(q.collapsed, r * h);
+  move(q.normed, r * h);
+  return q;
+}
 
-void hc_step(const HcStepParams& p, Stream& stream) {
-  TF_CHECK_LE(p.hc, kHcMax);
+void step_rows(const HcStepParams& p, CudaStream& s) {
   if (p.rows == 0) return;
-  CudaStream& s = cuda_stream(stream);
   if (p.y != nullptr || p.tap != nullptr) {
     const dim3 grid(p.rows, blocks_of(p.hidden, 2 * kMixThreads));
     hc_mix_kernel<<<grid, kMixThreads, 0, s.handle()>>>(p);
@@ -147,6 +167,17 @@ void hc_step(const HcStepParams& p, Stream& stream) {
   allow_shared(s, hc_row_kernel, floats * 4);
   hc_row_kernel<<<p.rows, kRowThreads, floats * 4, s.handle()>>>(p);
   s.launched("hc_row", p.rows, p.hidden, p.hc);
+}
+
+}  // namespace
+
+void hc_step(const HcStepParams& p, Stream& stream) {
+  TF_CHECK_LE(p.hc, kHcMax);
+  TF_CHECK_LE(p.prompt_rows, p.rows);
+  CudaStream& s = cuda_stream(stream);
+  if (!hc_fuses(p)) return step_rows(p, s);
+  if (p.prompt_rows > 0) hc_prompt(rows_of(p, 0, p.prompt_rows), s);
+  if (p.prompt_rows < p.rows) hc_fused(rows_of(p, p.prompt_rows, p.rows - p.prompt_rows), s);
 }
 
 }  // namespace tensorfold::cuda

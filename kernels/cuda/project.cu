@@ -45,6 +45,12 @@ __global__ void __launch_bounds__(kThreads)
 void project(const ProjectParams& p, Stream& stream) {
   if (p.rows == 0) return;
   CudaStream& s = cuda_stream(stream);
+  if (project_parts(p)) {
+    TF_CHECK(p.norm_weight == nullptr);
+    bool any = false;
+    for (int i = 0; i < p.outputs; ++i) any = any || p.output[i].weight->quantise_input;
+    if (any) return project_each(p, [&](const ProjectParams& q) { project(q, stream); });
+  }
   Pieces pieces(p.workspace);
   bool any_plain = false, any_quantised = false;
   for (int i = 0; i < p.outputs; ++i)
@@ -65,7 +71,7 @@ void project(const ProjectParams& p, Stream& stream) {
     if (o.weight->layout == WeightLayout::kExl3) continue;
     DenseProduct d;
     d.w = o.weight;
-    d.x = o.weight->quantise_input ? quantised : as_given ? p.x : plain;
+    d.x = o.weight->quantise_input ? quantised : as_given ? p.x + o.x_offset : plain;
     d.x_stride = !o.weight->quantise_input && as_given ? p.x_stride : p.in;
     d.rows = p.rows;
     d.y = o.y;

@@ -12,6 +12,7 @@ CudaStream::~CudaStream() {
   for (cudaEvent_t event : copied_)
     if (event != nullptr) cudaEventDestroy(event);
   if (pinned_ != nullptr) cudaFreeHost(pinned_);
+  if (tickets_ != nullptr) cudaFree(tickets_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -24,6 +25,9 @@ bool CudaStream::create() {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   check(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), 2 * kPinnedBytes, cudaHostAllocDefault),
         "cudaHostAlloc");
+  check(cudaMalloc(reinterpret_cast<void**>(&tickets_), kTickets * sizeof(int32_t)), "cudaMalloc");
+  if (error_.empty())
+    check(cudaMemsetAsync(tickets_, 0, kTickets * sizeof(int32_t), stream_), "cudaMemsetAsync");
   for (cudaEvent_t& event : copied_)
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
   return error_.empty();

@@ -17,6 +17,7 @@
 namespace tensorfold::cuda {
 
 inline constexpr int kLaunchesKept = 6;           // of the past, for error messages
+inline constexpr int kTickets = 64;               // counters of a stream
 inline constexpr int64_t kPinnedBytes = 4 << 20;  // one half of the upload buffer
 
 class CudaStream final : public Stream {
@@ -29,6 +30,9 @@ class CudaStream final : public Stream {
   bool create();  // false: error() says why
   int lanes() const override { return 1; }
   cudaStream_t handle() const { return stream_; }
+  // Counters in device memory, [kTickets]: zero before a launch, and it leaves them so. With them
+  // the last block of a launch finds out that it is the last.
+  int32_t* tickets() const { return tickets_; }
   int64_t shared_bytes_max() const { return shared_bytes_max_; }  // of a block, when asked for
 
   // Right after a launch: `kernel` is a string that stays; a, b, c are its shapes.
@@ -55,6 +59,7 @@ class CudaStream final : public Stream {
   std::string recent() const;
 
   cudaStream_t stream_ = nullptr;
+  int32_t* tickets_ = nullptr;
   int shared_bytes_max_ = 0;
   bool wait_each_ = false;
   Launch launches_[kLaunchesKept];

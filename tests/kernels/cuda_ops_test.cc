@@ -87,8 +87,10 @@ BOOST_AUTO_TEST_CASE(hyper_connections) {
   for (int round = 0; round < kRounds; ++round) {
     HcStepParams p;
     p.rows = rows_of(round);
-    p.hidden = 32 * pick(1, round % 3 == 0 ? 170 : 24);
-    p.hc = pick(1, 6);
+    // Every other round: shapes that generated rows take in one launch.
+    p.hidden = round % 2 == 0 ? 1024 * pick(1, 5) : 32 * pick(1, round % 3 == 0 ? 170 : 24);
+    p.hc = round % 2 == 0 ? 4 : pick(1, 6);
+    p.prompt_rows = pick(0, 2) == 0 ? pick(0, p.rows) : 0;
     p.sinkhorn_iters = pick(1, 20);
     p.norm_eps = 1e-20f;
     p.hc_eps = 1e-6f;
@@ -139,6 +141,23 @@ BOOST_AUTO_TEST_CASE(hyper_connections) {
     check_near(pre, 1e-5, "pre");
     check_near(post_out, 1e-5, "post");
     check_near(comb_out, 1e-4, "comb");
+    // One row by itself: the same bits.
+    const std::vector<uint16_t> normed_all = normed.fetch();
+    const std::vector<float> mixes_all = mixes.fetch();
+    const int row = p.prompt_rows < p.rows ? p.prompt_rows : p.rows - 1;
+    p.prompt_rows = p.prompt_rows < p.rows ? 0 : 1;
+    p.y = nullptr;  // mixed already
+    p.tap = nullptr;
+    p.rows = 1;
+    p.streams = streams.gpu() + row * hc * p.hidden;
+    p.pre_in = pre_in.gpu() + row * hc;
+    gpu.ops().hc_step(p, gpu.stream());
+    const std::vector<uint16_t> normed_one = normed.fetch();
+    const std::vector<float> mixes_one = mixes.fetch();
+    BOOST_CHECK(std::equal(normed_one.begin(), normed_one.begin() + p.hidden,
+                           normed_all.begin() + std::ptrdiff_t{row} * p.hidden));
+    BOOST_CHECK(std::equal(mixes_one.begin(), mixes_one.begin() + outs,
+                           mixes_all.begin() + std::ptrdiff_t{row} * outs));
   }
 }
 
@@ -188,6 +207,45 @@ BOOST_AUTO_TEST_CASE(projections) {
     check_near(y1, kFp32Sum, where + ": fp32 weights");
     check_near(y2, kFp32Sum, where + ": quantised input");
     check_near(y3, kFp32Sum, where + ": fp32 result");
+  }
+}
+
+// Outputs that take parts of a wider row.
+BOOST_AUTO_TEST_CASE(projections_of_parts) {
+  const auto stream = make_stream(2);
+  Gpu& gpu = Gpu::get();
+  for (int round = 0; round < 2 * kRounds; ++round) {
+    ProjectParams p;
+    p.rows = rows_of(round);
+    p.in = 32 * pick(1, 20);
+    p.outputs = pick(2, 4);
+    p.x_stride = int64_t{p.in} * p.outputs;
+    std::vector<BothWeight> weights;
+    const int out = pick(1, 100);
+    for (int i = 0; i < p.outputs; ++i)
+      weights.emplace_back(out, p.in, WeightLayout::kPanelBf16, round % 2 == 0 && i > 0);
+    Both<uint16_t> x(bf16(fresh(p.rows * p.x_stride, 3)));
+    auto y = Both<float>::out(int64_t{p.rows} * p.outputs * out);
+    WorkspaceShape shape;
+    shape.rows = p.rows;
+    shape.widest_input = p.in;
+    BothWorkspace workspace(shape, *stream);
+    const auto run = [&](bool g) {
+      p.x = g ? x.gpu() : x.cpu();
+      for (int i = 0; i < p.outputs; ++i) {
+        ProjectOutput& o = p.output[i];
+        o.weight = g ? &weights[static_cast<size_t>(i)].gpu : &weights[static_cast<size_t>(i)].cpu;
+        o.y = (g ? y.gpu() : y.cpu()) + i * out;
+        o.y_stride = int64_t{p.outputs} * out;
+        o.type = ValueType::kF32;
+        o.x_offset = int64_t{i} * p.in;
+      }
+      p.workspace = g ? workspace.gpu() : workspace.cpu();
+      g ? gpu.ops().project(p, gpu.stream()) : cpu::project(p, *stream);
+    };
+    run(false);
+    run(true);
+    check_near(y, kFp32Sum, "parts, rows " + std::to_string(p.rows));
   }
 }
 

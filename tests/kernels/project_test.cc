@@ -59,6 +59,36 @@ BOOST_AUTO_TEST_CASE(every_row_count_gives_the_rounded_product) {
   check_rows(131, 3);
 }
 
+BOOST_AUTO_TEST_CASE(outputs_may_take_parts_of_a_row) {
+  constexpr int kRows = 3;
+  const auto stream = make_stream(1);
+  TestWeight first(50, kIn, 1), second(50, kIn, 2);
+  second.view.quantise_input = true;
+  const std::vector<uint16_t> x = bf16(numbers(5, int64_t{kRows} * 2 * kIn, 3));
+  std::vector<float> y(kRows * 100, -7.0f);
+  TestWorkspace workspace(project_workspace_bytes(kRows, kIn));
+  ProjectParams p;
+  p.rows = kRows;
+  p.in = kIn;
+  p.x = x.data();
+  p.x_stride = 2 * kIn;
+  p.outputs = 2;
+  p.output[0] = {&first.view, y.data(), 100, ValueType::kF32};
+  p.output[1] = {&second.view, y.data() + 50, 100, ValueType::kF32, kIn};
+  p.workspace = workspace.get();
+  cpu::project(p, *stream);
+  for (size_t r = 0; r < kRows; ++r) {
+    float in[2 * kIn], quantised[kIn];
+    cpu::widen_bf16(x.data() + r * 2 * kIn, 2 * kIn, in);
+    fake_quantise_fp8(in + kIn, kIn, quantised);
+    for (int n = 0; n < 50; ++n) {
+      const auto at = r * 100 + static_cast<size_t>(n);
+      BOOST_REQUIRE_EQUAL(y[at], static_cast<float>(first.times(n, in)));
+      BOOST_REQUIRE_EQUAL(y[at + 50], static_cast<float>(second.times(n, quantised)));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_cost_counts_weights_once_and_products_per_row) {
   TestWeight w(64, kIn, 1);
   ProjectParams p;

@@ -38,6 +38,13 @@ T* zeros(int64_t count) {
   return p;
 }
 
+// Entries are chosen for every KV source in a place of its own: a class of operations run by itself
+// must not find those of a source with more entries.
+inline constexpr int kSources = 4;
+inline int64_t selection_of(const LayerShape& shape) {
+  return shape.source < kDecoderStart ? shape.source / 6 : kSources - 1;
+}
+
 // Activations of a step of at most kMaxLayerRows rows.
 struct Buffers {
   uint16_t *streams, *x, *qr, *q, *kv, *attention, *groups, *iq, *iw, *staged, *engram, *engram_kv;
@@ -71,8 +78,8 @@ struct Buffers {
     rope = zeros<float>(3 * r * kRopeDim);
     logits = zeros<float>(int64_t{64} * kVocab);
     freqs = to_device(rope_frequencies(160000, kRopeDim, nullptr));
-    selected = zeros<int32_t>(r * kTopEntries);
-    selected_count = zeros<int32_t>(r);
+    selected = zeros<int32_t>(kSources * r * kTopEntries);
+    selected_count = zeros<int32_t>(kSources * r);
     candidates = zeros<int32_t>(r * kCandidateBlocks);
     candidate_count = zeros<int32_t>(r);
     routed = zeros<int32_t>(r * kExpertsPerToken);
@@ -138,15 +145,15 @@ class Step {
     mask_ = mask;
     embed();
     for (int l = 0; l < layers(); ++l) {
-      block_input(l);
+      block_input(l, l > 0 && !layer_shape(l).engram ? b_.y : nullptr);
       attention(l);
       hc(rank_.layer[static_cast<size_t>(l)].moe.hc, rank_.layer[static_cast<size_t>(l)].moe.norm,
          b_.y, b_.pre[1], b_.pre[0]);
       moe(l);
-      mix();
+      if (l + 1 == layers() || layer_shape(l + 1).engram) mix();
     }
     // The decoder's source: its entries are made of every prompt row.
-    if (case_.prompt && rank_.layers > kDecoderStart) block_input(kDecoderStart);
+    if (case_.prompt && rank_.layers > kDecoderStart) block_input(kDecoderStart, nullptr);
     if (!case_.prompt) head();
     counted_ = true;
   }
@@ -208,6 +215,7 @@ class Step {
   HcStepParams hc_params() const {
     HcStepParams p;
     p.rows = rows_;
+    p.prompt_rows = case_.prompt ? rows_ : 0;
     p.hidden = kHidden;
     p.hc = kHc;
     p.sinkhorn_iters = kSinkhorn;
@@ -255,7 +263,7 @@ class Step {
     return p;
   }
 
-  void block_input(int l) {
+  void block_input(int l, const float* y) {
     const BlockWeights& w = rank_.layer[static_cast<size_t>(l)];
     const LayerShape shape = layer_shape(l);
     if (shape.engram) {
@@ -272,7 +280,7 @@ class Step {
       g.streams = b_.streams;
       if (on(kEngram, engram_gate_cost(g))) cuda::engram_gate(g, stream_);
     }
-    hc(w.attention.hc, w.attention.norm, nullptr, b_.pre[0], b_.pre[1]);
+    hc(w.attention.hc, w.attention.norm, y, b_.pre[0], b_.pre[1]);
     if (!shape.owns_kv) return;
     const bool pairs = shape.ratio == 2;
     if (pairs)
@@ -305,29 +313,37 @@ class Step {
     const AttentionWeights& w = rank_.layer[static_cast<size_t>(l)].attention;
     const IndexerWeights& indexer = rank_.layer[static_cast<size_t>(l)].indexer;
     const LayerShape shape = layer_shape(l);
-    if (shape.owns_index) {
+    if (shape.owns_index)
       project(kProject, b_.x, kHidden, kHidden, nullptr,
               {out(w.wq_a, b_.qr), out(w.wkv, b_.kv), out(indexer.weights_proj, b_.iw)});
-      project(kProject, b_.qr, kQLora, kQLora, w.q_norm,
-              {out(w.wq_b, b_.q), out(indexer.wq_b, b_.iq)});
-    } else {
+    else
       project(kProject, b_.x, kHidden, kHidden, nullptr, {out(w.wq_a, b_.qr), out(w.wkv, b_.kv)});
-      project(kProject, b_.qr, kQLora, kQLora, w.q_norm, {out(w.wq_b, b_.q)});
-    }
     AttentionAppendParams p = append_params();
     p.ring_offset = l * rank_.ring_bytes;
     p.kv = b_.kv;
     p.kv_norm = w.kv_norm;
     p.rope = rope(0);
     p.staged = b_.staged;
+    p.qr = b_.qr;
+    p.q_norm = w.q_norm;
+    p.q_width = kQLora;
     if (on(kAppend, attention_append_cost(p))) cuda::attention_append(p, stream_);
+    if (shape.owns_index)
+      project(kProject, b_.qr, kQLora, kQLora, nullptr,
+              {out(w.wq_b, b_.q), out(indexer.wq_b, b_.iq)});
+    else
+      project(kProject, b_.qr, kQLora, kQLora, nullptr, {out(w.wq_b, b_.q)});
     if (shape.owns_index) select(shape);
     core(w, shape);
-    for (int g = 0; g < kGroups; ++g)
-      project(kProject, b_.attention + g * kHeads / kGroups * kHeadDim, kHeads * kHeadDim,
-              kHeads / kGroups * kHeadDim, nullptr,
-              {out(w.wo_a[static_cast<size_t>(g)], b_.groups + g * kOLora, ValueType::kBf16,
-                   kGroups * kOLora)});
+    const auto group = [&](int g) {
+      ProjectOutput o = out(w.wo_a[static_cast<size_t>(g)], b_.groups + g * kOLora,
+                            ValueType::kBf16, kGroups * kOLora);
+      o.x_offset = int64_t{g} * kHeads / kGroups * kHeadDim;
+      return o;
+    };
+    static_assert(kGroups == 4);
+    project(kProject, b_.attention, kHeads * kHeadDim, kHeads / kGroups * kHeadDim, nullptr,
+            {group(0), group(1), group(2), group(3)});
     project(kProject, b_.groups, kGroups * kOLora, kGroups * kOLora, nullptr,
             {out(w.wo_b, b_.y, ValueType::kF32)});
   }
@@ -352,8 +368,8 @@ class Step {
     p.candidate_block_size = kCandidateSize;
     p.candidates = b_.candidates;
     p.candidate_count = b_.candidate_count;
-    p.selected = b_.selected;
-    p.selected_count = b_.selected_count;
+    p.selected = b_.selected + selection_of(shape) * kMaxLayerRows * kTopEntries;
+    p.selected_count = b_.selected_count + selection_of(shape) * kMaxLayerRows;
     p.entries_max = visible_entries(positions_end_ - 1, shape.ratio);
     p.workspace = b_.workspace;
     if (on(kIndex, index_select_cost(p, entries_seen(shape.ratio)))) cuda::index_select(p, stream_);
@@ -374,8 +390,8 @@ class Step {
     p.staged = b_.staged;
     int64_t keys = int64_t{rows_} * kWindow;
     if (shape.source >= 0) {
-      p.selected = b_.selected;
-      p.selected_count = b_.selected_count;
+      p.selected = b_.selected + selection_of(shape) * kMaxLayerRows * kTopEntries;
+      p.selected_count = b_.selected_count + selection_of(shape) * kMaxLayerRows;
       p.topk = kTopEntries;
       p.pool = rank_.source[static_cast<size_t>(shape.source)].pool;
       keys += int64_t{rows_} * kTopEntries;
@@ -389,6 +405,7 @@ class Step {
     const MoeWeights& w = rank_.layer[static_cast<size_t>(l)].moe;
     MoeRouteParams r;
     r.rows = rows_;
+    r.prompt_rows = case_.prompt ? rows_ : 0;
     r.hidden = kHidden;
     r.experts = kExperts;
     r.topk = kExpertsPerToken;

@@ -1,0 +1,109 @@
+// What both kernels of wide rows with four streams do alike (hc_fused.cu: generated rows;
+// hc_prompt.cu: prompt rows), in the order of kernels/hc_step.h and of the CPU.
+#pragma once
+
+#include "kernels/cuda/rows.cuh"
+#include "kernels/hc_step.h"
+
+namespace tensorfold::cuda {
+
+inline constexpr int kWideStreams = 4;
+inline constexpr int kWideOuts = (2 + kWideStreams) * kWideStreams;
+
+__device__ __forceinline__ float half_low(uint32_t two) { return __uint_as_float(two << 16); }
+__device__ __forceinline__ float half_high(uint32_t two) {
+  return __uint_as_float(two & 0xffff0000u);
+}
+
+// Four channels of all streams of a row, mixed with y where there is one.
+struct Mixed {
+  float v[kWideStreams][4];
+};
+__device__ __forceinline__ Mixed mixed_channels(const HcStepParams& p, int64_t r, int channel) {
+  const int64_t h = p.hidden;
+  const uint16_t* x = p.streams + r * kWideStreams * h + channel;
+  Mixed m;
+#pragma unroll
+  for (int j = 0; j < kWideStreams; ++j) {
+    const uint2 four = *reinterpret_cast<const uint2*>(x + j * h);
+    m.v[j][0] = half_low(four.x);
+    m.v[j][1] = half_high(four.x);
+    m.v[j][2] = half_low(four.y);
+    m.v[j][3] = half_high(four.y);
+  }
+  if (p.y == nullptr) return m;
+  const float4 y4 = *reinterpret_cast<const float4*>(p.y + r * h + channel);
+  const float y[4] = {round_bf16(y4.x), round_bf16(y4.y), round_bf16(y4.z), round_bf16(y4.w)};
+  const float* post = p.post_in + r * kWideStreams;
+  const float* comb = p.comb_in + r * kWideStreams * kWideStreams;
+  Mixed out;
+#pragma unroll
+  for (int k = 0; k < kWideStreams; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float s = m.v[0][i] * comb[k];
+#pragma unroll
+      for (int j = 1; j < kWideStreams; ++j) s += m.v[j][i] * comb[j * kWideStreams + k];
+      out.v[k][i] = round_bf16(y[i] * post[k] + s);
+    }
+  return out;
+}
+
+__device__ __forceinline__ uint2 packed(const float (&v)[4]) {
+  return make_uint2(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]));
+}
+
+// The collapse of four channels, and the mean over streams, before they are rounded.
+__device__ __forceinline__ void collapse_channels(const HcStepParams& p, int64_t r, const Mixed& m,
+                                                  float (&collapsed)[4], float (&mean)[4]) {
+  const float* pre = p.pre_in + r * kWideStreams;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    float sum = m.v[0][c] * pre[0];
+#pragma unroll
+    for (int k = 1; k < kWideStreams; ++k) sum += m.v[k][c] * pre[k];
+    collapsed[c] = sum;
+    mean[c] = (((m.v[0][c] + m.v[1][c]) + m.v[2][c]) + m.v[3][c]) / 4.0f;
+  }
+}
+
+// The lanes' sums of squares of a run of 512 values, in the CPU's order.
+__device__ inline float run_squares(const uint16_t* values) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kRunSteps; ++i) {
+    const float v = bf16_value(values[i * 32 + lane_of()]);
+    sum += v * v;
+  }
+  return sum;
+}
+
+// 3. Coefficients from the mixes, lane i holding the i-th: a warp. comb: lane 4 j + k.
+__device__ inline void coefficients(const HcStepParams& p, int64_t r, float mix) {
+  constexpr int n = kWideStreams;
+  const int lane = lane_of();
+  if (lane < kWideOuts) p.mixes[r * kWideOuts + lane] = mix;
+  if (lane < n) p.pre_out[r * n + lane] = sigmoid(mix * p.scale[0] + p.base[lane]) + p.hc_eps;
+  if (lane >= n && lane < 2 * n)
+    p.post_out[r * n + lane - n] = 2.0f * sigmoid(mix * p.scale[1] + p.base[lane]);
+  const int at = lane % (n * n), row = at / n * n, column = at % n;
+  const float own = __shfl_sync(~0u, mix, 2 * n + at) * p.scale[2] + __ldg(p.base + 2 * n + at);
+  float largest = -INFINITY, sum = 0;
+#pragma unroll
+  for (int i = 0; i < n; ++i) largest = fmaxf(largest, __shfl_sync(~0u, own, row + i));
+  const float power = exp_near(own - largest);
+#pragma unroll
+  for (int i = 0; i < n; ++i) sum += __shfl_sync(~0u, power, row + i);
+  float value = power / sum + p.hc_eps;
+#pragma unroll 1
+  for (int pass = 1; pass < 2 * p.sinkhorn_iters; ++pass) {  // the first pass is columns only
+    const int from = pass % 2 == 1 ? column : row, step = pass % 2 == 1 ? n : 1;
+    float v[n];
+#pragma unroll
+    for (int i = 0; i < n; ++i) v[i] = __shfl_sync(~0u, value, from + i * step);
+    value /= (((v[0] + v[1]) + v[2]) + v[3]) + p.hc_eps;
+  }
+  if (lane < n * n) p.comb_out[r * n * n + lane] = value;
+}
+
+}  // namespace tensorfold::cuda
