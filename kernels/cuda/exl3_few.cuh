@@ -20,6 +20,28 @@ struct FewArgs {
   Exl3DenseJob job[kExl3JobsMax];
 };
 
+// A thread block's part of a call.
+struct FewPart {
+  int job, column, end_column, apart;  // columns of the job: this one, then every apart-th
+  int first_row, rows;
+  int rank, first_block, count;  // of the cluster; input blocks
+
+  __device__ __forceinline__ FewPart(const FewArgs& a, int rows_max) {
+    const int size = a.plan.cluster;
+    const int ctas = static_cast<int>(gridDim.x) / size, mine = static_cast<int>(blockIdx.x) / size;
+    rank = size == 1 ? 0 : static_cast<int>(cluster_rank());
+    job = 0;
+    while (mine >= a.first_column[job + 1]) ++job;
+    column = mine - a.first_column[job];
+    end_column = a.first_column[job + 1] - a.first_column[job];
+    apart = a.jobs == 1 ? ctas : end_column;  // one column, unless the launch has one job
+    first_row = blockIdx.y * rows_max;
+    rows = min(rows_max, a.rows - first_row);
+    first_block = rank * a.plan.cta_blocks;
+    count = min(a.plan.cta_blocks, a.plan.blocks - first_block);
+  }
+};
+
 // A warp's codes: units of 64 x 64 in the order of its steps, through a ring of its own. Step g of
 // a thread block belongs to warp g mod warps: columns one after the other, in each its blocks, of
 // each block the two halves of the outputs.
@@ -33,6 +55,24 @@ struct FewRing {
   int next_step, next_column, end_column;  // what is loaded next
   int next_part = 0, write = 0, read = 0;
   uint32_t parity = 0;
+
+  __device__ __forceinline__ FewRing(const FewArgs& a, const FewPart& p, int warp, uint8_t* smem)
+      : codes(static_cast<const uint8_t*>(a.job[p.job].weight.trellis)),
+        strip_bytes(int64_t{a.plan.blocks} * 2 * kUnitBytes),
+        ring(shared_place(smem) + warp * a.plan.depth * kUnitBytes),
+        barriers(shared_place(smem + a.layout.barriers) + warp * kExl3DepthMax * 8),
+        depth(a.plan.depth),
+        steps(2 * p.count),
+        warps(a.plan.warps),
+        columns_apart(p.apart),
+        next_step(warp),
+        next_column(p.column),
+        end_column(p.end_column) {
+    while (next_step >= steps) {
+      next_step -= steps;
+      next_column += columns_apart;
+    }
+  }
 
   __device__ __forceinline__ void load(int first_block, int lane) {
     if (next_column >= end_column) return;
@@ -69,33 +109,26 @@ struct FewRing {
   }
 };
 
-// Rows of this thread block's inputs: rotated, quantised, into shared memory; the largest bits of
-// each into top[row].
-__device__ __forceinline__ void few_rotate(const FewArgs& a, const Exl3DenseJob& job, int first_row,
-                                           int rows, int first_block, int count, uint8_t* smem) {
+// Rows of this thread block's inputs: rotated, quantised, each block given to `store(row, block,
+// integers)`, its scale and center kept, the largest bits of a row in top[row].
+template <typename Store>
+__device__ __forceinline__ void few_rotate(const FewArgs& a, const FewPart& p, uint8_t* smem,
+                                           const Store& store) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const Exl3DenseJob& job = a.job[p.job];
   auto* blocks = reinterpret_cast<FixedBlock*>(smem + a.layout.scale);
   auto* top = reinterpret_cast<uint32_t*>(smem + a.layout.top);
-  for (int i = warp; i < rows * count; i += warps) {
-    const int row = i / count, block = i % count;
+  for (int i = warp; i < p.rows * p.count; i += warps) {
+    const int row = i / p.count, block = i % p.count;
     float v[4];
-    rotated_block(job.x + (first_row + row) * job.x_stride, job.in, job.weight.suh,
-                  first_block + block, lane, v);
-    const FixedQuant f = fixed_quantise(v);
-    uint32_t high = 0, low = 0;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      low |= static_cast<uint32_t>(f.q[j] & 0xff) << (8 * j);
-      high |= static_cast<uint32_t>(((f.q[j] + 128) >> 8) & 0xff) << (8 * j);
-    }
+    rotated_block(job.x + (p.first_row + row) * job.x_stride, job.in, job.weight.suh,
+                  p.first_block + block, lane, v);
+    FixedQuant f = fixed_quantise(v);
 #ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
-    if (gridDim.y > 1) low &= 0xFCFCFCFCu;
+    if (gridDim.y > 1)
+      for (int& q : f.q) q &= ~3;
 #endif
-    auto* q =
-        reinterpret_cast<uint32_t*>(smem + a.layout.q + 2 * row * a.layout.stride + block * 128) +
-        lane;
-    q[0] = high;
-    q[a.layout.stride / 4] = low;
+    store(row, block, f.q);
     if (lane == 0) {
       blocks[row * a.plan.cta_blocks + block] = f.block;
       atomicMax(top + row, f.top_bits);
@@ -213,20 +246,19 @@ struct FewExchange {
 };
 
 // The sums of a cluster's ranks to the ranks that finish the rows, and what comes after.
-__device__ __forceinline__ void few_finish_cluster(const FewArgs& a, const Exl3DenseJob& job,
-                                                   const FewExchange& exchange, int column,
-                                                   int first_row, int rows, uint8_t* smem,
+__device__ __forceinline__ void few_finish_cluster(const FewArgs& a, const FewPart& p,
+                                                   const FewExchange& exchange, uint8_t* smem,
                                                    const FixedOutput& output) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   const int size = exchange.size;
   const auto* sums = reinterpret_cast<const int*>(smem + a.layout.sums);
   const auto* tops = reinterpret_cast<const uint32_t*>(smem + a.layout.top) + kExl3FewRows;
-  for (int row = warp; row < rows; row += warps)
+  for (int row = warp; row < p.rows; row += warps)
     exchange.send_sum(row, lane,
                       *reinterpret_cast<const int4*>(sums + row * kExl3SumStride + 4 * lane));
-  const int row = exchange.rank + size * warp;
-  if (row >= rows) return;
-  const uint2 svh = load_svh(job, column, lane);
+  const int row = p.rank + size * warp;
+  if (row >= p.rows) return;
+  const uint2 svh = load_svh(a.job[p.job], p.column, lane);
   barrier_wait(exchange.barriers + 8, 0);
   int4 sum = {0, 0, 0, 0};
   uint32_t top = 0;
@@ -239,102 +271,118 @@ __device__ __forceinline__ void few_finish_cluster(const FewArgs& a, const Exl3D
     sum.w += s.w;
     top = max(top, tops[r * kExl3FewRows + row]);
   }
-  fixed_finish(job, column, first_row + row, lane, sum, fixed_row_scale(top), output, svh);
+  fixed_finish(a.job[p.job], p.column, p.first_row + row, lane, sum, fixed_row_scale(top), output,
+               svh);
 }
+
+// Sums and largest bits begin at zero; a cluster's ranks tell each other that they have begun.
+__device__ __forceinline__ void few_begin(const FewArgs& a, const FewPart& p,
+                                          const FewExchange& exchange, uint8_t* smem) {
+  auto* sums = reinterpret_cast<int*>(smem + a.layout.sums);
+  const int count = (a.plan.columns > 1 ? 2 : 1) * p.rows * kExl3SumStride;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) sums[i] = 0;
+  if (threadIdx.x < kExl3FewRows) reinterpret_cast<uint32_t*>(smem + a.layout.top)[threadIdx.x] = 0;
+  if (exchange.size > 1 && threadIdx.x == 0) exchange.expect(p.rows);
+  __syncthreads();
+  if (exchange.size > 1) cluster_begun();
+}
+
+// After the rotation: this rank's largest bits to the others.
+__device__ __forceinline__ void few_send_tops(const FewExchange& exchange, const uint32_t* tops) {
+  cluster_wait();
+  const int i = static_cast<int>(threadIdx.x);
+  if (i < exchange.size * kExl3FewRows) exchange.send_top(i, tops[i % kExl3FewRows]);
+}
+
+// The steps of a thread block and what follows them. A team (a warp, a group of warps) takes every
+// `teams`-th of `steps` steps a column; step(at, place): step `at` of a column, its sums at
+// `place`.
+template <int RG, typename Step>
+__device__ __forceinline__ void few_columns(const FewArgs& a, const FewPart& p,
+                                            const FewExchange& exchange, FewRows<RG>& in, int steps,
+                                            int team, int teams, uint8_t* smem, const Step& step) {
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
+  const Exl3DenseJob& job = a.job[p.job];
+  auto* sums = reinterpret_cast<int*>(smem + a.layout.sums);
+  auto* tops = reinterpret_cast<uint32_t*>(smem + a.layout.top);
+  const FixedOutput output = fixed_output(a.plan.blocks, a.shift);
+  const bool alone = exchange.size == 1;
+  bool ready = alone;  // whether the rows' scales are known
+  if (alone) in.scale(tops, 1, lane);
+  int at = team, offset = 0;  // of this column; where its sums lie
+  for (int now = p.column; now < p.end_column; now += p.apart) {
+    uint2 svh = {0, 0};
+    if (alone && warp < p.rows) svh = load_svh(job, now, lane);
+    for (; at < steps; at += teams) {
+      if (!ready) {
+        barrier_wait(exchange.barriers, 0);
+        in.scale(tops + kExl3FewRows, exchange.size, lane);
+        ready = true;
+      }
+      step(at, offset);
+    }
+    at -= steps;
+    __syncthreads();
+    if (!alone) break;
+    for (int row = warp; row < p.rows; row += warps) {
+      int4* from = reinterpret_cast<int4*>(sums + offset + row * kExl3SumStride + 4 * lane);
+      const int4 s = *from;
+      *from = {0, 0, 0, 0};
+      fixed_finish(job, now, p.first_row + row, lane, s, fixed_row_scale(tops[row]), output, svh);
+    }
+    offset = offset == 0 ? p.rows * kExl3SumStride : 0;
+  }
+  if (alone) return;
+  if (!ready) barrier_wait(exchange.barriers, 0);
+  few_finish_cluster(a, p, exchange, smem, output);
+}
+
+// High and low bytes of a block's integers, as the products of warps read them.
+struct FewStore {
+  uint8_t* q;
+  int stride, lane;
+  __device__ __forceinline__ void operator()(int row, int block, const int (&v)[4]) const {
+    uint32_t high = 0, low = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      low |= static_cast<uint32_t>(v[j] & 0xff) << (8 * j);
+      high |= static_cast<uint32_t>(((v[j] + 128) >> 8) & 0xff) << (8 * j);
+    }
+    auto* to = reinterpret_cast<uint32_t*>(q + 2 * row * stride + block * 128) + lane;
+    to[0] = high;
+    to[stride / 4] = low;
+  }
+};
 
 template <int K, int RG>
 __global__ void __launch_bounds__(kExl3LargeWarps * 32, 1)
     exl3_dense_kernel(const __grid_constant__ FewArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-  const int size = a.plan.cluster, rank = size == 1 ? 0 : static_cast<int>(cluster_rank());
-  const int ctas = static_cast<int>(gridDim.x) / size, mine = static_cast<int>(blockIdx.x) / size;
-  int index = 0;
-  while (mine >= a.first_column[index + 1]) ++index;
-  const Exl3DenseJob& job = a.job[index];
-  const int column = mine - a.first_column[index];
-  const int end_column = a.first_column[index + 1] - a.first_column[index];
-  const int first_row = blockIdx.y * 4 * RG, rows = min(4 * RG, a.rows - first_row);
-  const int first_block = rank * a.plan.cta_blocks;
-  const int count = min(a.plan.cta_blocks, a.plan.blocks - first_block), steps = 2 * count;
-  // One column a thread block unless the launch has one job: then every ctas-th.
-  const int apart = a.jobs == 1 ? ctas : end_column;
-
-  FewRing<K> ring;
-  ring.codes = static_cast<const uint8_t*>(job.weight.trellis);
-  ring.strip_bytes = int64_t{a.plan.blocks} * 2 * FewRing<K>::kUnitBytes;
-  ring.depth = a.plan.depth;
-  ring.ring = shared_place(smem) + warp * ring.depth * FewRing<K>::kUnitBytes;
-  ring.barriers = shared_place(smem + a.layout.barriers) + warp * kExl3DepthMax * 8;
-  ring.steps = steps;
-  ring.warps = warps;
-  ring.columns_apart = apart;
-  ring.next_step = warp;
-  ring.next_column = column;
-  ring.end_column = end_column;
-  while (ring.next_step >= steps) {
-    ring.next_step -= steps;
-    ring.next_column += apart;
-  }
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const FewPart p(a, 4 * RG);
+  FewRing<K> ring(a, p, warp, smem);
   if (lane < ring.depth) barrier_init(ring.barriers + lane * 8);
   barrier_init_done();
   __syncwarp();
-  for (int i = 0; i < ring.depth; ++i) ring.load(first_block, lane);
-  auto* sums = reinterpret_cast<int*>(smem + a.layout.sums);
-  auto* tops = reinterpret_cast<uint32_t*>(smem + a.layout.top);
-  const int sums_count = (a.plan.columns > 1 ? 2 : 1) * rows * kExl3SumStride;
-  for (int i = threadIdx.x; i < sums_count; i += blockDim.x) sums[i] = 0;
-  if (threadIdx.x < kExl3FewRows) tops[threadIdx.x] = 0;
-  const FewExchange exchange(a, rank, smem);
-  if (size > 1 && threadIdx.x == 0) exchange.expect(rows);
-  __syncthreads();
-  if (size > 1) cluster_begun();
+  for (int i = 0; i < ring.depth; ++i) ring.load(p.first_block, lane);
+  const FewExchange exchange(a, p.rank, smem);
+  few_begin(a, p, exchange, smem);
   allow_next();
   wait_for_previous();
-  few_rotate(a, job, first_row, rows, first_block, count, smem);
+  few_rotate(a, p, smem, FewStore{smem + a.layout.q, a.layout.stride, lane});
   __syncthreads();
-  FewRows<RG> in(a, rows, lane, smem);
-  bool ready = size == 1;
-  if (ready) {
-    in.scale(tops, 1, lane);
-  } else {
-    cluster_wait();
-    const int i = static_cast<int>(threadIdx.x);
-    if (i < size * kExl3FewRows) exchange.send_top(i, tops[i % kExl3FewRows]);
-  }
+  if (exchange.size > 1)
+    few_send_tops(exchange, reinterpret_cast<const uint32_t*>(smem + a.layout.top));
+  FewRows<RG> in(a, p.rows, lane, smem);
   const float one = fixed_power(31 - a.shift);
-  const FixedOutput output = fixed_output(a.plan.blocks, a.shift);
   const auto take = [&](UnitWords<K>& words) {
     ring.take(words, lane);
     __syncwarp();
-    ring.load(first_block, lane);
+    ring.load(p.first_block, lane);
   };
-  int step = warp, offset = 0;  // of this column; where its sums lie
-  for (int now = column; now < end_column; now += apart) {
-    uint2 svh = {0, 0};
-    if (size == 1 && warp < rows) svh = load_svh(job, now, lane);
-    for (; step < steps; step += warps) {
-      if (!ready) {
-        barrier_wait(exchange.barriers, 0);
-        in.scale(tops + kExl3FewRows, size, lane);
-        ready = true;
-      }
-      few_step<K, RG>(in, step >> 1, offset + 64 * (step & 1), one, lane, take);
-    }
-    step -= steps;
-    __syncthreads();
-    if (size > 1) break;
-    for (int row = warp; row < rows; row += warps) {
-      int4* at = reinterpret_cast<int4*>(sums + offset + row * kExl3SumStride + 4 * lane);
-      const int4 s = *at;
-      *at = {0, 0, 0, 0};
-      fixed_finish(job, now, first_row + row, lane, s, fixed_row_scale(tops[row]), output, svh);
-    }
-    offset = offset == 0 ? rows * kExl3SumStride : 0;
-  }
-  if (size == 1) return;
-  if (!ready) barrier_wait(exchange.barriers, 0);
-  few_finish_cluster(a, job, exchange, column, first_row, rows, smem, output);
+  few_columns(a, p, exchange, in, 2 * p.count, warp, a.plan.warps, smem, [&](int at, int offset) {
+    few_step<K, RG>(in, at >> 1, offset + 64 * (at & 1), one, lane, take);
+  });
 }
 
 }  // namespace tensorfold::cuda

@@ -135,6 +135,77 @@ constexpr Exl3DensePlan exl3_dense_plan(const Exl3DenseShape& s, const Exl3Gpu& 
   return best;
 }
 
+// The same by groups of four warps (exl3_few_group.cu): a group takes steps of 128 outputs by one
+// block, codes come in stages of a step, a row's bytes lie four times. depth: stages of a group.
+inline constexpr int kExl3GroupStagesMax = 4;
+inline constexpr int kExl3GroupWarps = 4;
+
+// Columns of bytes of the matrix unit, high and low ones of four or eight rows.
+constexpr int exl3_group_columns(int rows) { return rows <= 4 ? 8 : 16; }
+// Bytes of 8 inputs (a product of the matrix unit), of 64, of a block of 128: padded, no conflicts.
+constexpr int exl3_group_step_bytes(int columns) { return 32 * columns + 16; }
+constexpr int exl3_group_unit_bytes(int columns) { return 8 * exl3_group_step_bytes(columns) + 32; }
+
+constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, int rows) {
+  Exl3DenseShared s;
+  s.q = p.warps / kExl3GroupWarps * p.depth * bits * 2048;
+  s.scale = s.q + p.cta_blocks * 2 * exl3_group_unit_bytes(exl3_group_columns(rows));
+  s.sums = (s.scale + rows * p.cta_blocks * 8 + 15) / 16 * 16;
+  s.parts = s.sums + (p.columns > 1 ? 2 : 1) * rows * kExl3SumStride * 4;
+  const int parts = p.cluster == 1 ? 0 : (rows + p.cluster - 1) / p.cluster * p.cluster;
+  s.top = s.parts + parts * 128 * 4;
+  s.barriers = s.top + (p.cluster + 1) * kExl3FewRows * 4;
+  s.bytes = s.barriers + (p.warps / kExl3GroupWarps * 2 * kExl3GroupStagesMax + 2) * 8;
+  return s;
+}
+
+constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s,
+                                        const Exl3Gpu& gpu) {
+  const int half = gpu.sm_bytes / 2 - 1024;
+  const struct {
+    int warps, bytes;
+  } choices[] = {
+      {8, half}, {16, gpu.block_bytes_max}, {12, gpu.block_bytes_max}, {8, gpu.block_bytes_max}};
+  for (const auto& c : choices) {
+    p.warps = c.warps;
+    p.depth = 0;
+    const int groups = c.warps / kExl3GroupWarps,
+              fixed = exl3_group_shared(p, s.bits, s.rows).bytes;
+    const int needed = (p.cta_blocks * p.columns + groups - 1) / groups;
+    int depth = c.bytes > fixed ? (c.bytes - fixed) / (groups * s.bits * 2048) : 0;
+    if (depth > needed) depth = needed;
+    if (depth > kExl3GroupStagesMax) depth = kExl3GroupStagesMax;
+    if (depth < 2 && depth < needed) continue;
+    p.depth = depth;
+    return p;
+  }
+  p.depth = 0;
+  return p;
+}
+
+// depth 0: none fits (many blocks for one thread block's rows).
+constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu,
+                                        int cluster = 0) {
+  constexpr int kStartSteps = 2, kExchangeSteps = 1;
+  Exl3DensePlan best;
+  int64_t best_cost = -1;
+  for (int size = 1; size <= kExl3ClusterMax; ++size) {
+    if (cluster > 0 && size != cluster) continue;
+    Exl3DensePlan p = exl3_dense_cut(s.blocks, size);
+    const int at_once = exl3_clusters_at_once(gpu.multiprocessors, p.cluster);
+    const int waves = (s.columns + at_once - 1) / at_once;
+    p.columns = p.cluster == 1 ? waves : 1;
+    p = exl3_group_ring(p, s, gpu);
+    if (p.depth == 0) continue;
+    const int64_t cost =
+        int64_t{waves} * (p.cta_blocks + kStartSteps) + (p.cluster > 1 ? kExchangeSteps : 0);
+    if (best_cost >= 0 && cost >= best_cost) continue;
+    best = p;
+    best_cost = cost;
+  }
+  return best;
+}
+
 // Whether some cut of a weight fits a GPU, whatever the rows of a call.
 constexpr bool exl3_dense_fits(int padded_in, int padded_out, int shared_bytes_max) {
   const Exl3DenseShape s{padded_in / 128, padded_out / 128, 6, kExl3FewRows};

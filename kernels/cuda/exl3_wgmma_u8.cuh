@@ -1,5 +1,5 @@
 // wgmma of sm_90a on bytes: 64 outputs (left operand in registers, unsigned) by N columns (shared
-// memory, signed, 128-byte swizzle) by 32 inputs, exact 32-bit sums. One overload per number of sums
+// memory, signed, as `b` describes) by 32 inputs, exact 32-bit sums. One overload per number of sums
 // a thread holds: N / 2. add 0: the sums begin anew.
 #pragma once
 
@@ -8,6 +8,13 @@
 namespace tensorfold::cuda {
 
 // clang-format off
+__device__ __forceinline__ void wgmma_u8(int (&d)[4], const uint32_t (&a)[4], uint64_t b, int add) {
+  asm volatile(
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.s32.u8.s8 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, add;\n}"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
 #define TF_S8(i)                                                                              \
   "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), \
       "+r"(d[i + 6]), "+r"(d[i + 7])
