@@ -93,6 +93,37 @@ struct Weights {
 __device__ float low(uint32_t two) { return __uint_as_float(two << 16); }
 __device__ float high(uint32_t two) { return __uint_as_float(two & 0xffff0000u); }
 
+// A row's sums of the block's experts over the warp's segment.
+__device__ __forceinline__ void multiply(const Weights& w, const uint16_t* x, int begin, int end,
+                                         Sum (&acc)[kExpertsPerBlock]) {
+  float chain[kExpertsPerBlock] = {};
+#pragma unroll
+  for (int k = 0; k < kFours; ++k) {
+    const int f = begin + 32 * k;
+    const uint2 v = f < end ? *reinterpret_cast<const uint2*>(x + f * 4) : make_uint2(0, 0);
+#pragma unroll
+    for (int e = 0; e < kExpertsPerBlock; ++e) {
+      chain[e] = fmaf(w.v[e][k].x, low(v.x), chain[e]);
+      chain[e] = fmaf(w.v[e][k].y, high(v.x), chain[e]);
+      chain[e] = fmaf(w.v[e][k].z, low(v.y), chain[e]);
+      chain[e] = fmaf(w.v[e][k].w, high(v.y), chain[e]);
+      if (k % kChain == kChain - 1 || k == kFours - 1) {
+        acc[e].add(chain[e]);
+        chain[e] = 0;
+      }
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kExpertsPerBlock; ++e)
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const float other = __shfl_down_sync(~0u, acc[e].value, step);
+      const float rest = __shfl_down_sync(~0u, acc[e].rest, step);
+      acc[e].add(other);
+      acc[e].rest += rest;
+    }
+}
+
 template <int kRows>
 __global__ void __launch_bounds__(kThreads) route_few_kernel(MoeRouteParams p, int32_t* tickets) {
   __shared__ Sum partial[kWarps][kExpertsPerBlock][kRows];
@@ -114,36 +145,11 @@ __global__ void __launch_bounds__(kThreads) route_few_kernel(MoeRouteParams p, i
   begin_programmatic();
 #pragma unroll 1
   for (int r = 0; r < rows; ++r) {
-    const uint16_t* x = p.x + (first_row + r) * int64_t{p.hidden};
     Sum acc[kExpertsPerBlock];
-    float chain[kExpertsPerBlock] = {};
+    multiply(w, p.x + (first_row + r) * int64_t{p.hidden}, begin, end, acc);
 #pragma unroll
-    for (int k = 0; k < kFours; ++k) {
-      const int f = begin + 32 * k;
-      const uint2 v = f < end ? *reinterpret_cast<const uint2*>(x + f * 4) : make_uint2(0, 0);
-#pragma unroll
-      for (int e = 0; e < kExpertsPerBlock; ++e) {
-        chain[e] = fmaf(w.v[e][k].x, low(v.x), chain[e]);
-        chain[e] = fmaf(w.v[e][k].y, high(v.x), chain[e]);
-        chain[e] = fmaf(w.v[e][k].z, low(v.y), chain[e]);
-        chain[e] = fmaf(w.v[e][k].w, high(v.y), chain[e]);
-        if (k % kChain == kChain - 1 || k == kFours - 1) {
-          acc[e].add(chain[e]);
-          chain[e] = 0;
-        }
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < kExpertsPerBlock; ++e) {
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) {
-        const float other = __shfl_down_sync(~0u, acc[e].value, step);
-        const float rest = __shfl_down_sync(~0u, acc[e].rest, step);
-        acc[e].add(other);
-        acc[e].rest += rest;
-      }
+    for (int e = 0; e < kExpertsPerBlock; ++e)
       if (lane_of() == 0) partial[warp_of()][e][r] = acc[e];
-    }
   }
   __syncthreads();
   const int t = static_cast<int>(threadIdx.x);

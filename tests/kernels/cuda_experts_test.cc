@@ -47,6 +47,7 @@ BOOST_AUTO_TEST_CASE(chosen_experts_and_weights) {
     p.topk = std::min(p.experts, pick(1, 8));
     p.scale = 1.5f;
     p.temperature = coin() ? 1.0f : 0.7f;
+    p.prompt_rows = coin() ? 0 : pick(0, p.rows);
     const int64_t n = p.rows;
     BothWeight gate(p.experts, p.hidden,
                     coin() ? WeightLayout::kPanelBf16 : WeightLayout::kPanelF32);
