@@ -130,11 +130,11 @@ struct KeyTile {
 };
 
 // Key j into row `half` of the tile; true: narrow.
-__device__ __forceinline__ bool load_key(const IndexSelectParams& p, const int32_t* table,
-                                         int64_t j, int half, KeyTile& key) {
-  const int index = static_cast<int>(j), each = p.pool.entries_per_block, t = lane_of() & 3;
-  const uint8_t* row = p.pool.base + table[index / each] * p.pool.block_bytes +
-                       p.pool.index_offset + index % each * index_key_bytes(p.dim);
+__device__ __forceinline__ bool load_key(const IndexSelectParams& p, const int32_t* table, int j,
+                                         int half, KeyTile& key) {
+  const int each = p.pool.entries_per_block, t = lane_of() & 3;
+  const uint8_t* row = p.pool.base + table[j / each] * p.pool.block_bytes + p.pool.index_offset +
+                       j % each * index_key_bytes(p.dim);
   const bool whole = p.dim == kIndexDimMax;  // keys are whole words
   uint32_t codes[kBlocks];
   int e[kBlocks];
@@ -185,14 +185,18 @@ __device__ __forceinline__ void add_head(float& sum, float dot, float weight) {
   sum += rounded<kBf16>(dot * weight);
 }
 __device__ __forceinline__ float key_scale(const KeyTile& key, int half, int block) {
-  return ue8m0_value(static_cast<uint8_t>(key.exponents[half] >> (8 * block)));
+  uint32_t e = key.exponents[half];
+  asm volatile("" : "+r"(e));   // made anew each time: kept, they would take the registers
+  e = e >> (8 * block) & 255u;  // ue8m0_value without branches
+  const uint32_t bits = e == 0 ? 0x00400000u : e << 23;
+  return __uint_as_float(e == 255u ? 0x7fc00000u : bits);
 }
 
 // What the lanes of a warp read of a group's queries, in shared memory: `column` as a column of
 // the products, `row` as the row whose sums the lane has.
 struct GroupView {
   const std::byte *column, *row;
-  __device__ __forceinline__ GroupView(const std::byte* group, int64_t row_bytes) {
+  __device__ __forceinline__ GroupView(const std::byte* group, int row_bytes) {
     const int g = lane_of() >> 2, t = lane_of() & 3;
     column = group + (g >> 1) * row_bytes + (g & 1) * 64 + t * 16;
     row = group + t * row_bytes;
@@ -206,7 +210,7 @@ __device__ __forceinline__ void score_narrow(const KeyTile (&keys)[kTiles], cons
                                              float (&sums)[kTiles][2]) {
   const int none[4] = {static_cast<int>(kUnits), static_cast<int>(kUnits), static_cast<int>(kUnits),
                        static_cast<int>(kUnits)};
-#pragma unroll 2
+#pragma unroll 1
   for (int pair = 0; pair < pairs; ++pair) {
     const uint4 low = *reinterpret_cast<const uint4*>(q.column + pair * 256);
     const uint4 high = *reinterpret_cast<const uint4*>(q.column + pair * 256 + 128);
@@ -262,21 +266,23 @@ __device__ __forceinline__ void score_any(const KeyTile (&keys)[kTiles], const G
       block(3, high.z, high.w, first.w, second.w);
 #pragma unroll
       for (int i = 0; i < 4; ++i) add_head<kBf16>(sums[m][i / 2], dot[i], i % 2 == 0 ? w.x : w.y);
+      // One tile after the other, for the registers' sake.
+      asm volatile("" : "+f"(sums[m][0]), "+f"(sums[m][1]));
     }
   }
 }
 
-__device__ __forceinline__ int64_t visible_at(const IndexSelectParams& p, const AttentionSlice& s,
-                                              int64_t r) {
-  return (s.first_position + (r - s.first_row) + 1) / p.pool.ratio;
+__device__ __forceinline__ int visible_at(const IndexSelectParams& p, const AttentionSlice& s,
+                                          int r) {
+  return static_cast<int>((s.first_position + (r - s.first_row) + 1) / p.pool.ratio);
 }
-__device__ __forceinline__ bool needs_scores(const IndexSelectParams& p, int64_t visible) {
+__device__ __forceinline__ bool needs_scores(const IndexSelectParams& p, int visible) {
   return p.scores != nullptr || visible > p.topk ||
          (p.builds_candidates && visible > int64_t{p.candidate_blocks} * p.candidate_block_size);
 }
 
-__device__ __forceinline__ void stage_rows(const std::byte* from, uint32_t to, int64_t bytes) {
-  for (int64_t at = threadIdx.x * 16; at < bytes; at += kScoreThreads * 16)
+__device__ __forceinline__ void stage_rows(const std::byte* from, uint32_t to, int bytes) {
+  for (int at = static_cast<int>(threadIdx.x) * 16; at < bytes; at += kScoreThreads * 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + static_cast<uint32_t>(at)),
                  "l"(from + at));
 }
@@ -284,11 +290,11 @@ __device__ __forceinline__ void stage_rows(const std::byte* from, uint32_t to, i
 // All that a warp's lanes know of the rows [first, end) of one slice.
 struct Run {
   const AttentionSlice* slice;
-  int64_t first, end;
+  int first, end;
 };
 
 // Whether every head of the group's rows [0, rows) is narrow.
-__device__ __forceinline__ bool rows_narrow(const std::byte* group, int64_t row_bytes,
+__device__ __forceinline__ bool rows_narrow(const std::byte* group, int row_bytes,
                                             const QueryParts& parts, int heads, int rows) {
   bool narrow = true;
   for (int i = 0; i < rows; ++i)
@@ -305,16 +311,16 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
   constexpr int kWarpKeys = 16 * kTiles;
   const QueryParts parts(p.heads);
   const int lane = lane_of(), g = lane >> 2, t = lane & 3;
-  const int64_t group_bytes = kGroupRows * q.row_bytes;
+  const int row_bytes = static_cast<int>(q.row_bytes), group_bytes = kGroupRows * row_bytes;
   const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const int64_t block_key = int64_t{blockIdx.x} * (kScoreWarps * kWarpKeys);
-  const int64_t key = block_key + warp_of() * kWarpKeys;
-  const int64_t begin = first_row + int64_t{blockIdx.y} * kBlockRows;
-  const int64_t end = min(int64_t{first_row} + rows, begin + kBlockRows);
+  const int block_key = static_cast<int>(blockIdx.x) * (kScoreWarps * kWarpKeys);
+  const int key = block_key + warp_of() * kWarpKeys;
+  const int begin = first_row + static_cast<int>(blockIdx.y) * kBlockRows;
+  const int end = min(first_row + rows, begin + kBlockRows);
   for (Run run{nullptr, begin, 0}; run.first < end; run.first = run.end) {
     run.slice = &p.slice[p.row_slice[run.first]];
-    run.end = min(end, int64_t{run.slice->first_row} + run.slice->rows);
-    const int64_t limit = visible_at(p, *run.slice, run.end - 1);
+    run.end = min(end, run.slice->first_row + run.slice->rows);
+    const int limit = visible_at(p, *run.slice, run.end - 1);
     if (block_key >= limit) continue;
     KeyTile keys[kTiles];
     bool keys_narrow = true;
@@ -326,36 +332,36 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
           keys_narrow &= load_key(p, run.slice->block_table,
                                   min(key + 16 * m + 8 * half + g, limit - 1), half, keys[m]);
     keys_narrow = __all_sync(~0u, keys_narrow);
-    const auto stage = [&](int64_t r, int buffer) {
+    const auto stage = [&](int r, int buffer) {
       if (r < run.end)
         stage_rows(q.rows + r * q.row_bytes, base + static_cast<uint32_t>(buffer * group_bytes),
-                   min(int64_t{kGroupRows}, run.end - r) * q.row_bytes);
+                   min(kGroupRows, run.end - r) * row_bytes);
       asm volatile("cp.async.commit_group;");
     };
     __syncthreads();
     stage(run.first, 0);
     int buffer = 0;
-    for (int64_t r = run.first; r < run.end; r += kGroupRows, buffer ^= 1) {
+    for (int r = run.first; r < run.end; r += kGroupRows, buffer ^= 1) {
       stage(r + kGroupRows, buffer ^ 1);
       asm volatile("cp.async.wait_group 1;" ::: "memory");
       __syncthreads();
-      const int here = static_cast<int>(min(int64_t{kGroupRows}, run.end - r));
-      const int64_t visible = visible_at(p, *run.slice, r + here - 1);
+      const int here = min(kGroupRows, run.end - r);
+      const int visible = visible_at(p, *run.slice, r + here - 1);
       if (key < visible && needs_scores(p, visible)) {
         const std::byte* group = shared + buffer * group_bytes;
-        const GroupView view(group, q.row_bytes);
+        const GroupView view(group, row_bytes);
         float sums[kTiles][2] = {};
-        if (keys_narrow && rows_narrow(group, q.row_bytes, parts, paired(p.heads), here))
+        if (keys_narrow && rows_narrow(group, row_bytes, parts, paired(p.heads), here))
           score_narrow<kTiles, kBf16>(keys, view, parts, paired(p.heads) / 2, sums);
         else
           score_any<kTiles, kBf16>(keys, view, parts, paired(p.heads) / 2, sums);
-        const int64_t mine = t < here ? visible_at(p, *run.slice, r + t) : 0;
-        float* to = scores + (r + t - first_row) * stride;
+        const int mine = t < here ? visible_at(p, *run.slice, r + t) : 0;
+        float* to = scores + int64_t{r + t - first_row} * stride;
 #pragma unroll
         for (int m = 0; m < kTiles; ++m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int64_t j = key + 16 * m + 8 * half + g;
+            const int j = key + 16 * m + 8 * half + g;
             if (j < mine) to[j] = rounded<kBf16>(sums[m][half]);
           }
       }
@@ -401,9 +407,9 @@ void index_scores(const IndexSelectParams& p, const IndexQueries& q, int first, 
   constexpr int64_t kLargeKeys = int64_t{1} << 16;  // keys x 32 rows from which on tiles are large
   const bool large = p.entries_max * blocks_of(rows, kBlockRows) >= kLargeKeys;
   if (large && p.bf16_scores)
-    launch<3, true>(p, q, first, rows, scores, stride, stream);
+    launch<2, true>(p, q, first, rows, scores, stride, stream);
   else if (large)
-    launch<3, false>(p, q, first, rows, scores, stride, stream);
+    launch<2, false>(p, q, first, rows, scores, stride, stream);
   else if (p.bf16_scores)
     launch<1, true>(p, q, first, rows, scores, stride, stream);
   else

@@ -215,6 +215,24 @@ void every_third_block(const Scene& scene, int most, std::vector<int32_t>& block
   }
 }
 
+IndexSelectParams random_select(const Scene& scene, int round) {
+  IndexSelectParams p;
+  p.rows = scene.rows;
+  p.heads = pick(1, 9);
+  p.dim = scene.index_dim;
+  p.rope_dim = std::min(scene.rope_dim, scene.index_dim);
+  p.weight_scale = 0.125f;
+  p.topk = round % 5 == 3 ? 512 : pick(1, 60);
+  p.bf16_scores = round % 3 == 0;  // exact ties are common then
+  p.builds_candidates = round % 4 < 2;
+  p.uses_candidates = round % 4 == 2;
+  p.candidate_blocks = pick(2, 40);
+  p.candidate_block_size = 4;
+  p.entries_max = scene.entries_max;
+  p.scores_stride = std::max<int64_t>(scene.entries_max, 1);
+  return p;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(appended_rows) {
@@ -291,20 +309,7 @@ BOOST_AUTO_TEST_CASE(chosen_entries_are_the_best_of_the_scores) {
   for (int round = 0; round < 2 * kRounds; ++round) {
     const Scene scene(round, pick(1, 3), round % 2 == 0 ? 300 : 9000);
     BothSlices slices(scene);
-    IndexSelectParams p;
-    p.rows = scene.rows;
-    p.heads = pick(1, 9);
-    p.dim = scene.index_dim;
-    p.rope_dim = std::min(scene.rope_dim, scene.index_dim);
-    p.weight_scale = 0.125f;
-    p.topk = round % 5 == 3 ? 512 : pick(1, 60);
-    p.bf16_scores = round % 3 == 0;  // exact ties are common then
-    p.builds_candidates = round % 4 < 2;
-    p.uses_candidates = round % 4 == 2;
-    p.candidate_blocks = pick(2, 40);
-    p.candidate_block_size = 4;
-    p.entries_max = scene.entries_max;
-    p.scores_stride = std::max<int64_t>(scene.entries_max, 1);
+    IndexSelectParams p = random_select(scene, round);
     const int64_t n = scene.rows;
     // Block scales of queries, of keys, of both and of none lie far apart.
     const std::vector<float> queries = fresh(n * p.heads * p.dim);
