@@ -24,7 +24,8 @@ constexpr int kKeys = kTileKeys;
 constexpr int kQuarters = 4;
 constexpr int kKeyTiles = kKeys / 2 / 8;      // 8-key tiles of a warp in scores
 constexpr int kSlotsOfWarp = kKeys / kWarps;  // keys that a warp fetches
-constexpr int kSlotsAtOnce = 4;
+
+constexpr int kEntryBytes = 288;  // of 512 channels, the only width whose entries are staged
 
 // C: chunks of 32 channels in a quarter. Rows in shared memory have 128 C channels, zeros behind D.
 template <int C>
@@ -37,6 +38,8 @@ struct Layout {
   static constexpr int kStateAt = kFactorsAt + kHeads * 4;      // [32] float2 maximum, denominator
   static constexpr int kPresentAt = kStateAt + kHeads * 8;      // [64] bytes
   static constexpr int kBytes = kPresentAt + kKeys;
+  static constexpr int kStagedAt = kBytes;  // [64] packed entries of the next block of keys
+  static constexpr int kStagedBytes = kStagedAt + kKeys * kEntryBytes;
   static constexpr int kValueTiles = 2 * C;  // 8-channel tiles of a warp
 };
 static_assert(Layout<kHeadDimMax / 128>::kBytes <= kSharedBlockBytes);
@@ -147,27 +150,65 @@ __device__ inline KeyPlace place_of(const AttentionCoreParams& p, const RowKeys&
   return at;
 }
 
-// Slots [first, + 64) as bf16. A lane takes 16 channels of each key of its warp.
+// The place of key `lane % 8` of the warp's keys from slot `first` on.
+__device__ __forceinline__ KeyPlace place_of_lane(const AttentionCoreParams& p, const RowKeys& k,
+                                                  int first) {
+  return place_of(p, k, first + warp_of() * kSlotsOfWarp + (lane_of() & (kSlotsOfWarp - 1)));
+}
+__device__ __forceinline__ const uint8_t* row_of(const KeyPlace& mine, int key) {
+  return reinterpret_cast<const uint8_t*>(
+      __shfl_sync(~0u, reinterpret_cast<unsigned long long>(mine.row), key));
+}
+
+// Packed entries among the warp's keys on their way into shared memory, 16 bytes at a time.
 template <int C>
-__device__ void fetch_keys(const AttentionCoreParams& p, const RowKeys& k, int first,
-                           std::byte* shared) {
+__device__ void stage_entries(const KeyPlace& mine, std::byte* shared) {
+  constexpr int kPieces = kEntryBytes / 16, kAll = kSlotsOfWarp * kPieces;
+  const int lane = lane_of();
+#pragma unroll
+  for (int i = 0; i < (kAll + 31) / 32; ++i) {
+    const int piece = i * 32 + lane, key = min(piece / kPieces, kSlotsOfWarp - 1);
+    const uint8_t* row = row_of(mine, key);
+    const int kind = __shfl_sync(~0u, mine.kind, key);
+    if (piece >= kAll || kind != 2) continue;
+    const int at = piece % kPieces * 16;
+    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(
+        shared + Layout<C>::kStagedAt + (warp_of() * kSlotsOfWarp + key) * kEntryBytes + at));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(row + at) : "memory");
+  }
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// The warp's keys of a block as bf16. A lane takes 16 channels of each.
+template <int C, bool kStaged>
+__device__ void fetch_keys(const AttentionCoreParams& p, const KeyPlace& mine, std::byte* shared) {
   const int lane = fresh_lane(), warp = warp_of(), d = p.head_dim;
-  const KeyPlace mine = place_of(p, k, first + warp * kSlotsOfWarp + (lane & (kSlotsOfWarp - 1)));
   if (lane < kSlotsOfWarp)
     reinterpret_cast<uint8_t*>(shared)[Layout<C>::kPresentAt + warp * kSlotsOfWarp + lane] =
         mine.kind != 0 ? 1 : 0;
   const bool inside = lane < d / 16;
+  constexpr int kSlotsAtOnce = kStaged || C == 3 ? 2 : 4;  // registers
+  if (kStaged) {
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    __syncwarp();
+  }
 #pragma unroll
   for (int batch = 0; batch < kSlotsOfWarp; batch += kSlotsAtOnce) {
     KeyPiece v[kSlotsAtOnce];
     int kind[kSlotsAtOnce];
 #pragma unroll
     for (int i = 0; i < kSlotsAtOnce; ++i) {
-      const auto row = reinterpret_cast<const uint8_t*>(
-          __shfl_sync(~0u, reinterpret_cast<unsigned long long>(mine.row), batch + i));
+      const uint8_t* row = row_of(mine, batch + i);
       kind[i] = __shfl_sync(~0u, mine.kind, batch + i);
       v[i] = {};
-      if (inside) v[i] = load_piece(row, kind[i], lane, d);
+      if (kStaged && kind[i] == 2) {
+        const auto* entry = reinterpret_cast<const uint8_t*>(shared) + Layout<C>::kStagedAt +
+                            (warp * kSlotsOfWarp + batch + i) * kEntryBytes;
+        const uint2 codes = *reinterpret_cast<const uint2*>(entry + lane * 8);
+        v[i].a = make_uint4(codes.x, codes.y, entry[d / 2 + lane], 0);
+      } else if (inside) {
+        v[i] = load_piece(row, kind[i], lane, d);
+      }
     }
 #pragma unroll
     for (int i = 0; i < kSlotsAtOnce; ++i) {
@@ -199,7 +240,7 @@ __device__ void score_quarter(const Queries<C>& q, std::byte* shared, int quarte
       const uint4 key = *reinterpret_cast<const uint4*>(
           shared + piece_at<C>(first + g, (quarter * C + k) * 4 + c));
 #pragma unroll
-      for (int m = 0; m < 2; ++m) mma_chunk(acc[m], q.top[m][k], q.bottom[m][k], key);
+      for (int m = 0; m < 2; ++m) add_chunk(acc[m], q.top[m][k], q.bottom[m][k], key);
     }
 #pragma unroll
     for (int m = 0; m < 2; ++m)
@@ -266,28 +307,26 @@ __device__ void weigh_values(const std::byte* shared, Sums<C>& sums) {
       load_matrices(weights + weight_at(m * 16 + (lane & 15), k * 16 + (lane >> 4) * 8), w[m][k]);
   const int first_piece = warp_of() * Layout<C>::kValueTiles;
 #pragma unroll
-  for (int t = 0; t < Layout<C>::kValueTiles; t += 2) {
-    float part[2][2][4] = {};
+  for (int t = 0; t < Layout<C>::kValueTiles; ++t) {
+    float part[2][2][4] = {};  // 32 keys each
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      uint32_t b[4];  // channels t: keys 0-7, 8-15; channels t + 1: the same
-      load_matrices_turned(
-          shared + piece_at<C>(k * 16 + (lane & 15), first_piece + t + (lane >> 4)), b);
+    for (int half = 0; half < 2; ++half) {
+      uint32_t b[4];  // keys 0-7, 8-15, 16-23, 24-31
+      load_matrices_turned(shared + piece_at<C>(half * 32 + lane, first_piece + t), b);
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int k = 0; k < 2; ++k)
 #pragma unroll
-        for (int n = 0; n < 2; ++n)
-          mma_bf16(part[m][n], w[m][k][0], w[m][k][1], w[m][k][2], w[m][k][3], b[2 * n],
-                   b[2 * n + 1]);
+        for (int m = 0; m < 2; ++m) {
+          const uint32_t(&a)[4] = w[m][half * 2 + k];
+          mma_bf16(part[half][m], a[0], a[1], a[2], a[3], b[2 * k], b[2 * k + 1]);
+        }
     }
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       const float top = alpha[m * 16 + g], bottom = alpha[m * 16 + 8 + g];
 #pragma unroll
-      for (int n = 0; n < 2; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          sums[m][t + n][i] = sums[m][t + n][i] * (i < 2 ? top : bottom) + part[m][n][i];
+      for (int i = 0; i < 4; ++i)
+        sums[m][t][i] = sums[m][t][i] * (i < 2 ? top : bottom) + (part[0][m][i] + part[1][m][i]);
     }
   }
 }
@@ -312,7 +351,9 @@ __device__ void store_heads(const AttentionCoreParams& p, int64_t r, int first_h
   }
 }
 
-template <int C>
+// kStaged: the packed entries of the next block of keys are copied while this one is worked on, and
+// the places of those after it are looked up.
+template <int C, bool kStaged>
 __global__ void __launch_bounds__(kThreads, 1) attention_rows_kernel(AttentionCoreParams p) {
   extern __shared__ __align__(16) std::byte shared[];
   const int64_t r = blockIdx.x;
@@ -329,9 +370,20 @@ __global__ void __launch_bounds__(kThreads, 1) attention_rows_kernel(AttentionCo
   auto* state = reinterpret_cast<float2*>(shared + Layout<C>::kStateAt);
   if (threadIdx.x < kHeads) state[threadIdx.x] = make_float2(kNoMaximum, 0.0f);
   const int slots = keys.window_slots + keys.entries;
+  KeyPlace next;
+  if (kStaged) {
+    next = place_of_lane(p, keys, 0);
+    stage_entries<C>(next, shared);
+  }
   for (int first = 0; first < slots; first += kKeys) {
+    const KeyPlace mine = kStaged ? next : place_of_lane(p, keys, first);
     __syncthreads();
-    fetch_keys<C>(p, keys, first, shared);
+    if (kStaged) next = place_of_lane(p, keys, first + kKeys);
+    fetch_keys<C, kStaged>(p, mine, shared);
+    if (kStaged) {
+      __syncwarp();
+      stage_entries<C>(next, shared);
+    }
     __syncthreads();
     score_quarter<C>(q, shared, quarter, half);
     __syncthreads();
@@ -349,11 +401,19 @@ __global__ void __launch_bounds__(kThreads, 1) attention_rows_kernel(AttentionCo
   store_heads<C>(p, r, first_head, shared, sums);
 }
 
-template <int C>
+template <int C, bool kStaged>
 void launch(const AttentionCoreParams& p, CudaStream& s) {
-  allow_shared(s, attention_rows_kernel<C>, Layout<C>::kBytes);
+  constexpr int kBytes = kStaged ? Layout<C>::kStagedBytes : Layout<C>::kBytes;
+  allow_shared(s, attention_rows_kernel<C, kStaged>, kBytes);
   const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(blocks_of(p.heads, kHeads)));
-  launch_programmatic(s, attention_rows_kernel<C>, grid, kThreads, Layout<C>::kBytes, 1, p);
+  launch_programmatic(s, attention_rows_kernel<C, kStaged>, grid, kThreads, kBytes, 1, p);
+}
+
+// Whether entries may be staged: of 512 channels, and whole pieces of 16 bytes.
+bool stages_entries(const AttentionCoreParams& p, const CudaStream& s) {
+  return main_entry_bytes(p.head_dim) == kEntryBytes && p.pool.block_bytes % 16 == 0 &&
+         p.pool.main_offset % 16 == 0 && reinterpret_cast<uintptr_t>(p.pool.base) % 16 == 0 &&
+         Layout<kHeadDimMax / 128>::kStagedBytes <= s.shared_bytes_max();
 }
 
 }  // namespace
@@ -361,17 +421,16 @@ void launch(const AttentionCoreParams& p, CudaStream& s) {
 void attention_rows(const AttentionCoreParams& p, CudaStream& s) {
   switch (quarter_chunks(p.head_dim)) {
     case 1:
-      launch<1>(p, s);
+      launch<1, false>(p, s);
       break;
     case 2:
-      launch<2>(p, s);
+      launch<2, false>(p, s);
       break;
     case 3:
-      launch<3>(p, s);
+      launch<3, false>(p, s);
       break;
     default:
-      launch<4>(p, s);
-      break;
+      stages_entries(p, s) ? launch<4, true>(p, s) : launch<4, false>(p, s);
   }
   s.launched("attention_rows", p.rows, p.heads, p.head_dim);
 }

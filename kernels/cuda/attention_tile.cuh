@@ -2,8 +2,10 @@
 // attention_split.cu: shared by a cluster) have in common, and the order in which both add, so that
 // they give the same bits: four warps, 16 heads of a row, one block of 64 keys in shared memory.
 //
-// Sums are the tensor cores' own, in short chains: what is made of them (P, the result) is rounded
-// to bf16, and no quantiser follows before the output projection.
+// Sums are chains of two products, added in fp32: what is made of them (P, the result) is rounded
+// to bf16, and no quantiser follows before the output projection. (Longer chains lose more: a
+// product's addition cuts off. Of the recorded results one to four more figures were past their
+// bounds then.)
 #pragma once
 
 #include <cuda_bf16.h>
@@ -219,7 +221,7 @@ __device__ inline void load_queries(const AttentionCoreParams& p, int64_t r, int
 __host__ __device__ constexpr int quarter_chunks(int d) { return (d / kChunk + 3) / 4; }
 
 // scores[head][key] = q . key * scale; -infinity where there is no key. warp: of the group. A
-// quarter of the channels is one chain of products; the quarters are added ascending.
+// quarter's chunks are added ascending, then the quarters.
 __device__ inline void score_keys(const KeyTile& tile, const uint16_t* q, int d, float scale,
                                   int warp) {
   const int lane = lane_of(), g = lane >> 2, c = lane & 3;
@@ -235,7 +237,7 @@ __device__ inline void score_keys(const KeyTile& tile, const uint16_t* q, int d,
       const uint4 a1 = *reinterpret_cast<const uint4*>(top + 8 * (d + kTilePad) + at);
 #pragma unroll
       for (int n = 0; n < 2; ++n)
-        mma_chunk(acc[n], a0, a1,
+        add_chunk(acc[n], a0, a1,
                   *reinterpret_cast<const uint4*>(key + n * 8 * (d + kTilePad) + at));
     }
 #pragma unroll
@@ -307,14 +309,15 @@ __device__ inline TileWeights load_weights(const KeyTile& tile) {
 __device__ inline void weigh_values(const KeyTile& tile, const TileWeights& w, int d, int channel,
                                     float (&out)[4]) {
   const int lane = lane_of();
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = 0;
+  float half[2][4] = {};  // 32 keys each
 #pragma unroll
   for (int k = 0; k < kTileKeys / 16; ++k) {
     uint32_t b0, b1;
     load_values(tile.keys + (k * 16 + (lane & 15)) * (d + kTilePad) + channel, b0, b1);
-    mma_bf16(out, w.a[k][0], w.a[k][1], w.a[k][2], w.a[k][3], b0, b1);
+    mma_bf16(half[k / 2], w.a[k][0], w.a[k][1], w.a[k][2], w.a[k][3], b0, b1);
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = half[0][i] + half[1][i];
 }
 
 // o = bf16(numerator / denominator) of two neighboring channels, the inverse rotation, bf16.

@@ -54,12 +54,20 @@ __device__ inline void mma_chunk(Sum (&sum)[4], const uint4& top, const uint4& b
   mma_add(sum, top.z, bottom.z, top.w, bottom.w, b.z, b.w);
 }
 
-// The same without compensation: one chain of the instruction's own additions. For sums that are
-// short, or whose result is rounded to bf16 and met by no quantiser.
-__device__ inline void mma_chunk(float (&sum)[4], const uint4& top, const uint4& bottom,
+// The same without compensation: a chunk's two products are one chain, which starts from zero.
+__device__ inline void mma_chunk(float (&d)[4], const uint4& top, const uint4& bottom,
                                  const uint4& b) {
-  mma_bf16(sum, top.x, bottom.x, top.y, bottom.y, b.x, b.y);
-  mma_bf16(sum, top.z, bottom.z, top.w, bottom.w, b.z, b.w);
+  mma_bf16(d, top.x, bottom.x, top.y, bottom.y, b.x, b.y);
+  mma_bf16(d, top.z, bottom.z, top.w, bottom.w, b.z, b.w);
+}
+
+// sum += one chunk, rounded to nearest: a product's own addition to a large sum cuts off.
+__device__ inline void add_chunk(float (&sum)[4], const uint4& top, const uint4& bottom,
+                                 const uint4& b) {
+  float d[4] = {};
+  mma_chunk(d, top, bottom, b);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sum[i] += d[i];
 }
 
 }  // namespace tensorfold::cuda
