@@ -66,47 +66,6 @@ class PairIds {
   std::vector<std::pair<int32_t, int32_t>> order_;
 };
 
-// Numbers for lists of states of one length, in the order of their first appearance.
-class VectorIds {
- public:
-  explicit VectorIds(size_t width) : width_(width), table_(kTableMin, kFree) {}
-  size_t size() const { return pool_.size() / width_; }
-  const int32_t* at(size_t i) const { return pool_.data() + i * width_; }
-  int32_t of(const std::vector<int32_t>& key) {
-    if (2 * (size() + 1) >= table_.size()) grow();
-    size_t place = hash(key.data()) & (table_.size() - 1);
-    for (; table_[place] != kFree; place = (place + 1) & (table_.size() - 1)) {
-      const int32_t* known = at(static_cast<size_t>(table_[place]));
-      size_t same = 0;
-      while (same < width_ && known[same] == key[same]) ++same;
-      if (same == width_) return table_[place];
-    }
-    table_[place] = static_cast<int32_t>(size());
-    pool_.insert(pool_.end(), key.begin(), key.end());
-    return table_[place];
-  }
-
- private:
-  static constexpr int32_t kFree = -1;
-  static constexpr size_t kTableMin = 64;  // places; a power of two
-  size_t hash(const int32_t* key) const {
-    uint64_t h = 1469598103934665603U;
-    for (size_t k = 0; k < width_; ++k)
-      h = (h ^ static_cast<uint32_t>(key[k])) * 0xFF51AFD7ED558CCDU;
-    return static_cast<size_t>(h ^ (h >> 32));
-  }
-  void grow() {
-    table_.assign(2 * table_.size(), kFree);
-    for (size_t i = 0; i < size(); ++i) {
-      size_t place = hash(at(i)) & (table_.size() - 1);
-      while (table_[place] != kFree) place = (place + 1) & (table_.size() - 1);
-      table_[place] = static_cast<int32_t>(i);
-    }
-  }
-  size_t width_;
-  std::vector<int32_t> table_, pool_;
-};
-
 }  // namespace
 
 Result<DfaPtr> dfa_product(const Dfa& a, const Dfa& b,
@@ -164,54 +123,6 @@ bool dfa_meet(const Dfa& a, const Dfa& b) {
     }
   }
   return false;
-}
-
-Result<DfaPtr> dfa_sort_texts(const std::vector<DfaPtr>& parts, uint32_t always) {
-  // States of all parts side by side, that of valid UTF-8 first.
-  std::vector<const Dfa*> all = {dfa_universal().get()};
-  for (const DfaPtr& part : parts) all.push_back(part.get());
-  const size_t width = all.size();
-  Dfa out;
-  // Bytes that no part tells apart: sorted by one part after the other.
-  size_t classes = 1;
-  for (const Dfa* part : all) {
-    std::vector<int32_t> numbers(classes * at(part->classes), -1);
-    classes = 0;
-    for (size_t i = 0; i < 256; ++i) {
-      int32_t& number = numbers[out.byte_class[i] * at(part->classes) + part->byte_class[i]];
-      if (number < 0) number = static_cast<int32_t>(classes++);
-      out.byte_class[i] = static_cast<uint8_t>(number);
-    }
-  }
-  out.classes = static_cast<int32_t>(classes);
-  std::vector<uint8_t> of_class(classes * width);
-  for (size_t i = 0; i < 256; ++i) {
-    for (size_t k = 0; k < width; ++k)
-      of_class[out.byte_class[i] * width + k] = all[k]->byte_class[i];
-  }
-  VectorIds ids(width);
-  std::vector<int32_t> to(width);
-  for (size_t k = 0; k < width; ++k) to[k] = all[k]->start;
-  out.start = ids.of(to);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids.size() > 4 * kDfaStatesMax || ids.size() * classes * width > kDfaWorkMax)
-      return too_large("a combination of patterns");
-    uint32_t label = all[0]->label(ids.at(i)[0]) != 0 ? always : 0;
-    for (size_t k = 1; k < width && label != 0; ++k) {
-      const int32_t s = ids.at(i)[k];
-      if (s >= 0 && all[k]->label(s) != 0) label |= 1U << (k - 1);
-    }
-    out.accept.push_back(label);
-    for (size_t c = 0; c < classes; ++c) {
-      const int32_t* from = ids.at(i);
-      for (size_t k = 0; k < width; ++k) {
-        const size_t row = at(std::max(from[k], 0)) * at(all[k]->classes);
-        to[k] = from[k] < 0 ? kDfaDead : all[k]->next[row + of_class[c * width + k]];
-      }
-      out.next.push_back(to[0] < 0 ? kDfaDead : ids.of(to));
-    }
-  }
-  return dfa_finish(std::move(out));
 }
 
 Result<DfaPtr> dfa_intersect(const Dfa& a, const Dfa& b) {

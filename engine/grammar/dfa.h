@@ -91,9 +91,6 @@ Result<DfaPtr> nfa_to_dfa(const Nfa& nfa, int32_t start, int32_t final);
 // Pairs of states, each side may die alone (its label is then 0). `combine` must be 0 for (0, 0).
 Result<DfaPtr> dfa_product(const Dfa& a, const Dfa& b,
                            const std::function<uint32_t(uint32_t, uint32_t)>& combine);
-// Every text of valid UTF-8; its label: `always`, and bit i where parts[i] accepts it (at most 31
-// of them).
-Result<DfaPtr> dfa_sort_texts(const std::vector<DfaPtr>& parts, uint32_t always);
 // Whether some text is in both; cheaper than to build what is.
 bool dfa_meet(const Dfa& a, const Dfa& b);
 Result<DfaPtr> dfa_intersect(const Dfa& a, const Dfa& b);
@@ -121,9 +118,12 @@ class DfaExplorer {
                               const Label& label);
 };
 
+// By state of a table of any width: states with the same number are equal, -1 leads nowhere.
+std::vector<int32_t> dfa_blocks(const Dfa& raw);
 // Trims, minimizes and measures a table; used by every builder above.
 DfaPtr dfa_finish(Dfa raw);
 // The same for a table of which no two states are equal and every state leads to an accepted text.
+// What it says of min_chars, if anything, is kept.
 DfaPtr dfa_finish_minimal(Dfa raw);
 
 Status too_large(std::string_view what);

@@ -317,6 +317,7 @@ DfaPtr renumbered(const Dfa& raw, const std::vector<int32_t>& block) {
   for (size_t i = 0; i < order.size(); ++i) {
     const size_t s = at(member[at(order[i])]);
     out->accept.push_back(raw.accept[s]);
+    if (!raw.min_chars.empty()) out->min_chars.push_back(raw.min_chars[s]);
     for (int32_t c = 0; c < raw.classes; ++c) {
       const int32_t t = raw.next[s * at(raw.classes) + at(c)];
       int32_t to = kDfaDead;
@@ -333,11 +334,17 @@ DfaPtr renumbered(const Dfa& raw, const std::vector<int32_t>& block) {
   }
   out->start = 0;
   merge_classes(*out);
-  measure(*out);
+  if (raw.min_chars.empty()) measure(*out);
   return out;
 }
 
 }  // namespace
+
+std::vector<int32_t> dfa_blocks(const Dfa& raw) {
+  Backwards b = backwards(raw, nullptr);
+  const std::vector<char> live = live_states(raw, b);
+  return equivalent_blocks(raw, live, std::move(b));
+}
 
 DfaPtr dfa_finish(Dfa raw) {
   if (raw.empty() || raw.states() == 0) return std::make_shared<Dfa>();

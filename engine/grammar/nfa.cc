@@ -1,13 +1,11 @@
-// From nondeterministic automata to deterministic ones.
-#include <algorithm>
-#include <span>
+// Nondeterministic automata over bytes.
+#include <array>
 
 #include "engine/grammar/dfa.h"
+#include "engine/grammar/subsets.h"
 
 namespace tensorfold::grammar {
 namespace {
-
-size_t at(int32_t i) { return static_cast<size_t>(i); }
 
 size_t utf8_encode(uint32_t c, std::array<uint8_t, 4>& out) {
   if (c < 0x80) {
@@ -32,163 +30,34 @@ size_t utf8_encode(uint32_t c, std::array<uint8_t, 4>& out) {
   return 4;
 }
 
-// The subset construction's working state. Sets lie one behind the other in `pool_`; of an
-// automaton's states they keep those that matter later: that have edges, that pass only at the end,
-// and the final one.
-class Subsets {
- public:
-  Subsets(const Nfa& nfa, int32_t final) : nfa_(nfa), final_(final), mark_(nfa.states().size()) {
-    table_.assign(kTableMin, kFree);
-  }
-
-  Result<DfaPtr> build(int32_t start) {
-    make_classes();
-    make_edges();
-    close({&start, 1}, true, false);
-    out_.start = intern();
-    for (size_t i = 0; i < sets(); ++i) {
-      if (sets() > kDfaStatesMax || work_ > kDfaWorkMax) return too_large("a pattern");
-      expand(i);
-    }
-    return dfa_finish(std::move(out_));
-  }
-
- private:
-  static constexpr int32_t kFree = -1;
-  static constexpr size_t kTableMin = 64;  // places; a power of two
-  struct ClassEdge {
-    int32_t low, high, to;  // classes
-  };
-
-  void make_classes() {
-    std::array<char, 257> cut{};
-    cut[0] = 1;
-    for (const Nfa::State& s : nfa_.states()) {
-      for (const Nfa::Edge& e : s.edges) {
-        cut[e.low] = 1;
-        cut[static_cast<size_t>(e.high) + 1] = 1;
-      }
-    }
-    int32_t id = -1;
-    for (size_t b = 0; b < 256; ++b) {
-      if (cut[b]) ++id;
-      out_.byte_class[b] = static_cast<uint8_t>(id);
-    }
-    out_.classes = id + 1;
-    reached_.resize(at(out_.classes));
-  }
-
-  void make_edges() {
-    first_edge_.reserve(nfa_.states().size() + 1);
-    for (const Nfa::State& s : nfa_.states()) {
-      first_edge_.push_back(edges_.size());
-      for (const Nfa::Edge& e : s.edges)
-        edges_.push_back({out_.byte_class[e.low], out_.byte_class[e.high], e.to});
-    }
-    first_edge_.push_back(edges_.size());
-  }
-
-  bool matters(int32_t state) const {
-    const Nfa::State& s = nfa_.states()[at(state)];
-    return state == final_ || !s.edges.empty() ||
-           std::any_of(s.free.begin(), s.free.end(),
-                       [](const Nfa::FreeEdge& f) { return f.when == Nfa::Free::kAtEnd; });
-  }
-
-  // What is reached from `set` without a byte, in now_.
-  void close(std::span<const int32_t> set, bool at_start, bool at_end) {
-    ++stamp_;
-    now_.clear();
-    for (const int32_t s : set) {
-      if (mark_[at(s)] == stamp_) continue;
-      mark_[at(s)] = stamp_;
-      now_.push_back(s);
-    }
-    for (size_t i = 0; i < now_.size(); ++i) {
-      for (const Nfa::FreeEdge& f : nfa_.states()[at(now_[i])].free) {
-        ++work_;
-        if (f.when == Nfa::Free::kAtStart && !at_start) continue;
-        if (f.when == Nfa::Free::kAtEnd && !at_end) continue;
-        if (mark_[at(f.to)] == stamp_) continue;
-        mark_[at(f.to)] = stamp_;
-        now_.push_back(f.to);
-      }
+// Bytes that no edge tells apart, as classes; and the automaton over them.
+ClassNfa over_classes(const Nfa& nfa, std::array<uint8_t, 256>& byte_class) {
+  std::array<char, 257> cut{};
+  cut[0] = 1;
+  for (const Nfa::State& s : nfa.states()) {
+    for (const Nfa::Edge& e : s.edges) {
+      cut[e.low] = 1;
+      cut[static_cast<size_t>(e.high) + 1] = 1;
     }
   }
-
-  size_t sets() const { return begin_.size(); }
-  std::span<const int32_t> set(size_t i) const {
-    const size_t end = i + 1 < begin_.size() ? begin_[i + 1] : pool_.size();
-    return {pool_.data() + begin_[i], end - begin_[i]};
+  int32_t id = -1;
+  for (size_t b = 0; b < 256; ++b) {
+    if (cut[b]) ++id;
+    byte_class[b] = static_cast<uint8_t>(id);
   }
-
-  static uint64_t hash(std::span<const int32_t> v) {
-    uint64_t h = 1469598103934665603U;
-    for (const int32_t x : v) h = (h ^ static_cast<uint32_t>(x)) * 0xFF51AFD7ED558CCDU;
-    return h ^ (h >> 32);
+  ClassNfa out;
+  out.classes = id + 1;
+  for (const Nfa::State& s : nfa.states()) {
+    out.first_edge.push_back(out.edges.size());
+    out.first_free.push_back(out.free.size());
+    for (const Nfa::Edge& e : s.edges)
+      out.edges.push_back({byte_class[e.low], byte_class[e.high], e.to});
+    out.free.insert(out.free.end(), s.free.begin(), s.free.end());
   }
-
-  // The number of the set now_. The start's own set is kept apart from all later ones: only it may
-  // pass "at start".
-  int32_t intern() {
-    std::erase_if(now_, [&](int32_t s) { return !matters(s); });
-    std::sort(now_.begin(), now_.end());
-    if (2 * (sets() + 1) > table_.size()) grow();
-    size_t place = hash(now_) & (table_.size() - 1);
-    for (; table_[place] != kFree; place = (place + 1) & (table_.size() - 1)) {
-      const auto known = set(at(table_[place]));
-      if (std::equal(known.begin(), known.end(), now_.begin(), now_.end())) return table_[place];
-    }
-    const auto id = static_cast<int32_t>(sets());
-    if (id > 0) table_[place] = id;
-    begin_.push_back(pool_.size());
-    pool_.insert(pool_.end(), now_.begin(), now_.end());
-    return id;
-  }
-
-  void grow() {
-    table_.assign(2 * table_.size(), kFree);
-    for (size_t i = 1; i < sets(); ++i) {
-      size_t place = hash(set(i)) & (table_.size() - 1);
-      while (table_[place] != kFree) place = (place + 1) & (table_.size() - 1);
-      table_[place] = static_cast<int32_t>(i);
-    }
-  }
-
-  void expand(size_t i) {
-    close(set(i), i == 0, true);
-    out_.accept.push_back(mark_[at(final_)] == stamp_ ? 1 : 0);
-    for (std::vector<int32_t>& to : reached_) to.clear();
-    for (const int32_t s : set(i)) {
-      for (size_t e = first_edge_[at(s)]; e < first_edge_[at(s) + 1]; ++e) {
-        work_ += at(edges_[e].high - edges_[e].low) + 1;
-        for (int32_t c = edges_[e].low; c <= edges_[e].high; ++c)
-          reached_[at(c)].push_back(edges_[e].to);
-      }
-    }
-    int32_t to = kDfaDead;
-    for (size_t c = 0; c < reached_.size(); ++c) {
-      if (c == 0 || reached_[c] != reached_[c - 1]) {
-        close(reached_[c], false, false);
-        to = now_.empty() ? kDfaDead : intern();
-      }
-      out_.next.push_back(to);
-    }
-  }
-
-  const Nfa& nfa_;
-  int32_t final_;
-  Dfa out_;
-  std::vector<uint32_t> mark_;
-  uint32_t stamp_ = 0;
-  uint64_t work_ = 0;
-  std::vector<ClassEdge> edges_;  // by state
-  std::vector<size_t> first_edge_;
-  std::vector<int32_t> now_;                   // scratch: the set that is made
-  std::vector<std::vector<int32_t>> reached_;  // scratch: by class
-  std::vector<int32_t> pool_, table_;
-  std::vector<size_t> begin_;
-};
+  out.first_edge.push_back(out.edges.size());
+  out.first_free.push_back(out.free.size());
+  return out;
+}
 
 }  // namespace
 
@@ -255,7 +124,11 @@ void Nfa::code_points(int32_t from, uint32_t low, uint32_t high, int32_t to) {
 }
 
 Result<DfaPtr> nfa_to_dfa(const Nfa& nfa, int32_t start, int32_t final) {
-  return Subsets(nfa, final).build(start);
+  std::array<uint8_t, 256> byte_class{};
+  const ClassNfa classes = over_classes(nfa, byte_class);
+  TF_ASSIGN_OR_RETURN(Dfa dfa, determinize(classes, start, final));
+  dfa.byte_class = byte_class;
+  return dfa_finish(std::move(dfa));
 }
 
 DfaPtr dfa_universal() {

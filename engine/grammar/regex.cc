@@ -1,4 +1,4 @@
-// The parser of regular expressions: text to a tree, the tree to an Nfa.
+// The parser of regular expressions: text to a tree, the tree to a CharNfa.
 #include "engine/grammar/regex.h"
 
 #include <algorithm>
@@ -375,10 +375,10 @@ class Parser {
 // Builds the automaton of a tree between two states. False when too large.
 class Builder {
  public:
-  explicit Builder(Nfa& nfa) : nfa_(nfa) {}
+  explicit Builder(CharNfa& nfa) : nfa_(nfa) {}
 
   bool build(const Tree& t, int32_t from, int32_t to) {
-    if (nfa_.states().size() > kRegexExpandMax) return false;
+    if (nfa_.size() > kRegexExpandMax) return false;
     switch (t.kind) {
       case Tree::Kind::kEmpty:
         nfa_.free_edge(from, to);
@@ -390,7 +390,7 @@ class Builder {
         nfa_.free_edge(from, to, Nfa::Free::kAtEnd);
         return true;
       case Tree::Kind::kSet:
-        for (const CharRange& r : t.set) nfa_.code_points(from, r.first, r.second, to);
+        nfa_.edge(from, t.set, to);
         return true;
       case Tree::Kind::kConcat:
         return concat(t, from, to);
@@ -442,28 +442,29 @@ class Builder {
     return true;
   }
 
-  Nfa& nfa_;
+  CharNfa& nfa_;
 };
 
 }  // namespace
 
-Result<DfaPtr> regex_to_dfa(std::string_view pattern, RegexMatch match) {
+Result<CharDfaPtr> regex_to_chars(std::string_view pattern, RegexMatch match) {
   if (pattern.size() > kRegexMaxBytes) {
     return invalid_argument("pattern longer than " + std::to_string(kRegexMaxBytes) + " bytes", "",
                             "schema_too_complex");
   }
   TF_ASSIGN_OR_RETURN(const Tree tree, Parser(pattern).parse());
-  Nfa nfa;
+  CharNfa nfa;
+  const CharSet any = {{0, kCodePointMax}};
   const int32_t start = nfa.add(), from = nfa.add(), to = nfa.add(), end = nfa.add();
   nfa.free_edge(start, from);
   if (match == RegexMatch::kSearch) {
     const int32_t before = nfa.add(), after = nfa.add();
     nfa.free_edge(start, before);
-    nfa.code_points(before, 0, kCodePointMax, before);
+    nfa.edge(before, any, before);
     nfa.free_edge(before, from);
     nfa.free_edge(to, end);
     nfa.free_edge(to, after);
-    nfa.code_points(after, 0, kCodePointMax, after);
+    nfa.edge(after, any, after);
     nfa.free_edge(after, end);
   } else {
     nfa.free_edge(to, end);
@@ -473,8 +474,12 @@ Result<DfaPtr> regex_to_dfa(std::string_view pattern, RegexMatch match) {
         "pattern expands to more than " + std::to_string(kRegexExpandMax) + " states", "",
         "schema_too_complex");
   }
-  TF_ASSIGN_OR_RETURN(DfaPtr dfa, nfa_to_dfa(nfa, start, end));
-  return dfa;
+  return nfa.determinize(start, end);
+}
+
+Result<DfaPtr> regex_to_dfa(std::string_view pattern, RegexMatch match) {
+  TF_ASSIGN_OR_RETURN(const CharDfaPtr dfa, regex_to_chars(pattern, match));
+  return chars_to_bytes(*dfa);
 }
 
 }  // namespace tensorfold::grammar

@@ -8,7 +8,7 @@
 
 #include <string_view>
 
-#include "engine/grammar/dfa.h"
+#include "engine/grammar/char_dfa.h"
 
 namespace tensorfold::grammar {
 
@@ -23,6 +23,8 @@ enum class RegexMatch : unsigned char {
 };
 
 // kInvalidArgument: "pattern at offset N: reason".
+Result<CharDfaPtr> regex_to_chars(std::string_view pattern, RegexMatch match);
+// The same over bytes.
 Result<DfaPtr> regex_to_dfa(std::string_view pattern, RegexMatch match);
 
 }  // namespace tensorfold::grammar

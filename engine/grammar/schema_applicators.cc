@@ -131,14 +131,20 @@ Result<Terms> TermBuilder::any_of(const Json& s, const Json& list) {
 Result<Terms> TermBuilder::one_of(const Json& s, const Json& list) {
   Terms out;
   const Json::Array& branches = list.as_array();
+  std::vector<std::vector<char>> apart;  // [i][j], as far as it was asked
   for (size_t i = 0; i < branches.size(); ++i) {
     TF_ASSIGN_OR_RETURN(Terms terms, of(SchemaRef{&branches[i], false}));
+    apart.emplace_back();
     for (size_t j = 0; j < branches.size(); ++j) {
+      apart[i].push_back(0);
       if (i == j || terms.empty()) continue;
       if (++work_ > kTermWorkMax) return doc_.error(s, "oneOf", "too many branches");
-      TF_ASSIGN_OR_RETURN(
-          const bool disjoint,
-          certainly_empty({{&branches[i], false}, {&branches[j], false}}, kEmptyDepth));
+      bool disjoint = j < i && apart[j].size() > i && apart[j][i] != 0;
+      if (!disjoint) {
+        TF_ASSIGN_OR_RETURN(
+            disjoint, certainly_empty({{&branches[i], false}, {&branches[j], false}}, kEmptyDepth));
+      }
+      apart[i][j] = disjoint ? 1 : 0;
       if (disjoint) continue;
       const Result<Terms> others = of(SchemaRef{&branches[j], true});
       if (!others.ok()) {

@@ -134,8 +134,8 @@ class Checker {
 
   Verdict text(const std::string& key, const Json& arg, const Json& v) const {
     if (key == "pattern" && arg.is_string()) {
-      const auto dfa = doc_.pattern(arg.as_string());
-      return dfa.ok() ? of(dfa_run(**dfa, v.as_string()) != 0) : Verdict::kUnknown;
+      const auto dfa = doc_.names(arg.as_string());
+      return dfa.ok() ? of(chars_run(**dfa, v.as_string()) != 0) : Verdict::kUnknown;
     }
     if (key == "format" && arg.is_string()) {
       const FormatRule rule = format_rule(arg.as_string());
@@ -215,9 +215,9 @@ class Checker {
     const Json* patterns = s.find("patternProperties");
     if (patterns != nullptr && patterns->is_object()) {
       for (const auto& [source, child] : patterns->as_object()) {
-        const auto dfa = doc_.pattern(source);
+        const auto dfa = doc_.names(source);
         if (!dfa.ok()) return Verdict::kUnknown;
-        if (dfa_run(**dfa, name) == 0) continue;
+        if (chars_run(**dfa, name) == 0) continue;
         taken = true;
         if (key == "patternProperties") out = both(out, sub(child, value));
       }

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "engine/grammar/regex.h"
+#include "engine/grammar/schema_keywords.h"
 
 namespace tensorfold::grammar {
 namespace {
@@ -129,25 +130,6 @@ int since(const std::string& key) {
   return key == "prefixItems" ? 9 : 0;
 }
 
-bool holds_values(const std::string& key) {
-  return key == "enum" || key == "const" || key == "default" || key == "examples";
-}
-
-bool holds_schemas(const std::string& key) {
-  for (const char* k :
-       {"items", "prefixItems", "additionalItems", "contains", "not", "allOf", "anyOf", "oneOf",
-        "if", "then", "else", "additionalProperties", "propertyNames", "unevaluatedItems",
-        "unevaluatedProperties", "contentSchema"}) {
-    if (key == k) return true;
-  }
-  return false;
-}
-
-bool holds_named_schemas(const std::string& key) {
-  return key == "properties" || key == "patternProperties" || key == "definitions" ||
-         key == "$defs" || key == "dependencies" || key == "dependentSchemas";
-}
-
 }  // namespace
 
 const Json& SchemaDoc::always() {
@@ -167,7 +149,7 @@ Result<std::unique_ptr<SchemaDoc>> SchemaDoc::load(Json root) {
   doc->draft_ = draft_of(doc->root_);
   if (doc->draft_ != 0) doc->strip(doc->root_, true);
   doc->resources_[""] = &doc->root_;
-  doc->scan(doc->root_, "", true);
+  (void)doc->scan(doc->root_, 0, true);
   return doc;
 }
 
@@ -181,8 +163,9 @@ void SchemaDoc::strip(Json& value, bool schema) {
   Json::Object& members = value.as_object();
   if (schema) std::erase_if(members, [&](const auto& m) { return since(m.first) > draft_; });
   for (auto& [key, member] : members) {
-    if (schema && holds_values(key)) continue;
-    if (schema && holds_named_schemas(key) && member.is_object()) {
+    const Holds holds = keyword_holds(key);
+    if (schema && holds == Holds::kValues) continue;
+    if (schema && holds == Holds::kNamedSchemas && member.is_object()) {
       for (auto& named : member.as_object()) strip(named.second, true);
     } else {
       strip(member, true);
@@ -190,44 +173,77 @@ void SchemaDoc::strip(Json& value, bool schema) {
   }
 }
 
-void SchemaDoc::scan(const Json& value, const std::string& base, bool schema) {
+// The base URI inside `value`, and what it can be referred to as.
+uint32_t SchemaDoc::name(const Json& value, uint32_t base) {
+  uint32_t here = base;
+  for (const char* name : {"$id", "id"}) {
+    const Json* id = value.find(name);
+    if (id == nullptr || !id->is_string()) continue;
+    if (name[0] == 'i' && draft_ > 4) continue;
+    if (ref_stands_alone() && value.find("$ref") != nullptr) continue;
+    const std::string& text = id->as_string();
+    const size_t hash = text.find('#');
+    bases_.push_back(resolve_uri(bases_[base], text.substr(0, hash)));
+    here = static_cast<uint32_t>(bases_.size()) - 1;
+    if (hash == std::string::npos || hash > 0) resources_.emplace(bases_[here], &value);
+    if (hash != std::string::npos && hash + 1 < text.size())
+      anchors_.emplace(bases_[here] + text.substr(hash), &value);
+  }
+  for (const char* name : {"$anchor", "$dynamicAnchor"}) {
+    const Json* anchor = value.find(name);
+    if (anchor == nullptr || !anchor->is_string()) continue;
+    anchors_.emplace(bases_[here] + "#" + anchor->as_string(), &value);
+    if (name[1] == 'd') ++dynamic_[anchor->as_string()];
+  }
+  return here;
+}
+
+// Notes the place of everything that a reference can reach. Returns a hash, equal for what is.
+uint64_t SchemaDoc::scan(const Json& value, uint32_t base, bool schema) {
+  uint64_t hash = schema ? 1 : 2;
   if (value.is_array()) {
-    for (const Json& item : value.as_array()) scan(item, base, schema);
-    return;
+    for (const Json& item : value.as_array()) hash = mix_hash(hash, scan(item, base, schema));
+    return hash;
   }
-  if (!value.is_object()) return;
-  std::string here = base;
-  if (schema) {
-    for (const char* name : {"$id", "id"}) {
-      const Json* id = value.find(name);
-      if (id == nullptr || !id->is_string()) continue;
-      if (name[0] == 'i' && draft_ > 4) continue;
-      if (ref_stands_alone() && value.find("$ref") != nullptr) continue;
-      const std::string& text = id->as_string();
-      const size_t hash = text.find('#');
-      here = resolve_uri(base, text.substr(0, hash));
-      if (hash == std::string::npos || hash > 0) resources_.emplace(here, &value);
-      if (hash != std::string::npos && hash + 1 < text.size())
-        anchors_.emplace(here + text.substr(hash), &value);
-    }
-    for (const char* name : {"$anchor", "$dynamicAnchor"}) {
-      const Json* anchor = value.find(name);
-      if (anchor == nullptr || !anchor->is_string()) continue;
-      anchors_.emplace(here + "#" + anchor->as_string(), &value);
-      if (name[1] == 'd') ++dynamic_[anchor->as_string()];
-    }
-  }
-  base_[&value] = here;
+  if (!value.is_object()) return value_hash(value);
+  const uint32_t here = schema ? name(value, base) : base;
   for (const auto& [key, member] : value.as_object()) {
-    if (schema && holds_values(key)) continue;
-    if (schema && holds_named_schemas(key) && member.is_object()) {
-      for (const auto& [name, child] : member.as_object()) scan(child, here, true);
-      base_[&member] = here;
+    const Holds holds = keyword_holds(key);
+    uint64_t of_member = 0;
+    if (schema && holds == Holds::kValues) {
+      of_member = value_hash(member);
+    } else if (schema && holds == Holds::kNamedSchemas && member.is_object()) {
+      for (const auto& [name, child] : member.as_object())
+        of_member = mix_hash(mix_hash(of_member, text_hash(name)), scan(child, here, true));
+      places_[&member] = {here, false, of_member, nullptr};
     } else {
       // What an unknown keyword holds can be referred to, but names nothing itself.
-      scan(member, here, schema && holds_schemas(key));
+      of_member = scan(member, here, member_is_schema(schema, holds));
     }
+    if (!schema || holds != Holds::kNote)
+      hash = mix_hash(mix_hash(hash, text_hash(key)), of_member);
   }
+  places_[&value] = {here, schema, hash, nullptr};
+  return hash;
+}
+
+const Json& SchemaDoc::first_alike(const Json& schema) const {
+  const auto it = places_.find(&schema);
+  if (it == places_.end()) return schema;
+  Place& place = it->second;
+  if (place.alike != nullptr) return *place.alike;
+  std::vector<const Json*>& known = alike_[place.hash];
+  for (const Json* other : known) {
+    const Place& at = places_.at(other);
+    if (at.schema != place.schema || bases_[at.base] != bases_[place.base] ||
+        !schemas_equal(*other, schema, place.schema))
+      continue;
+    place.alike = other;
+    return *other;
+  }
+  if (known.size() < kAlikeLookedMax) known.push_back(&schema);
+  place.alike = &schema;
+  return schema;
 }
 
 Result<const Json*> SchemaDoc::walk_pointer(const Json& from, std::string_view pointer,
@@ -254,8 +270,8 @@ Result<const Json*> SchemaDoc::walk_pointer(const Json& from, std::string_view p
 }
 
 Result<const Json*> SchemaDoc::resolve(const Json& from, const std::string& ref) const {
-  const auto it = base_.find(&from);
-  const std::string base = it == base_.end() ? "" : it->second;
+  const auto it = places_.find(&from);
+  const std::string& base = bases_[it == places_.end() ? 0 : it->second.base];
   const size_t hash = std::min(ref.find('#'), ref.size());
   const std::string uri = resolve_uri(base, ref.substr(0, hash));
   const std::string fragment = hash < ref.size() ? ref.substr(hash + 1) : "";
@@ -294,8 +310,17 @@ Status SchemaDoc::error(const Json& schema, std::string_view keyword, std::strin
 Result<DfaPtr> SchemaDoc::pattern(const std::string& source) const {
   const auto it = patterns_.find(source);
   if (it != patterns_.end()) return it->second;
-  TF_ASSIGN_OR_RETURN(DfaPtr dfa, regex_to_dfa(source, RegexMatch::kSearch));
+  TF_ASSIGN_OR_RETURN(const CharDfaPtr chars, names(source));
+  TF_ASSIGN_OR_RETURN(DfaPtr dfa, chars_to_bytes(*chars));
   patterns_.emplace(source, dfa);
+  return dfa;
+}
+
+Result<CharDfaPtr> SchemaDoc::names(const std::string& source) const {
+  const auto it = names_.find(source);
+  if (it != names_.end()) return it->second;
+  TF_ASSIGN_OR_RETURN(CharDfaPtr dfa, regex_to_chars(source, RegexMatch::kSearch));
+  names_.emplace(source, dfa);
   return dfa;
 }
 

@@ -7,13 +7,15 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/base/json.h"
-#include "engine/grammar/dfa.h"
+#include "engine/grammar/char_dfa.h"
 
 namespace tensorfold::grammar {
 
 inline constexpr size_t kSchemaMaxBytes = size_t{4} << 20;
+inline constexpr size_t kAlikeLookedMax = 16;  // subschemas with one hash that are compared
 inline constexpr size_t kEnumTextMaxBytes = size_t{2} << 20;  // of all enum values together
 
 class SchemaDoc {
@@ -26,28 +28,43 @@ class SchemaDoc {
   bool draft4() const { return draft_ == 4; }
   // The schema that `ref` (written inside `from`) names. kInvalidArgument when it is elsewhere.
   Result<const Json*> resolve(const Json& from, const std::string& ref) const;
+  // Of all subschemas that say the same in the same place of names, the one asked about first: so
+  // that what is written twice is compiled once. Descriptions and titles do not count.
+  const Json& first_alike(const Json& schema) const;
   // JSON pointer of a subschema, for messages ("#/properties/a").
   std::string pointer(const Json& schema) const;
   // An error about `keyword` of `schema`.
   Status error(const Json& schema, std::string_view keyword, std::string_view why) const;
-  // A pattern's automaton, kept.
+  // A pattern's automaton, kept: over bytes, and over characters.
   Result<DfaPtr> pattern(const std::string& source) const;
+  Result<CharDfaPtr> names(const std::string& source) const;
   static const Json& always();
   static const Json& never();
   Result<const Json*> dynamic_target(const Json& from, const std::string& ref) const;
 
  private:
   void strip(Json& value, bool schema);
-  void scan(const Json& value, const std::string& base, bool schema);
+  struct Place {
+    uint32_t base = 0;    // into bases_
+    bool schema = false;  // else a value that only a reference can make one
+    uint64_t hash = 0;
+    const Json* alike = nullptr;  // null: not asked for yet
+  };
+
+  uint32_t name(const Json& value, uint32_t base);
+  uint64_t scan(const Json& value, uint32_t base, bool schema);
   Result<const Json*> walk_pointer(const Json& from, std::string_view pointer,
                                    const std::string& ref) const;
   Json root_;
-  int draft_ = 0;  // 0: not said
-  std::unordered_map<const Json*, std::string> base_;
-  std::map<std::string, const Json*> resources_;  // absolute URI -> schema
-  std::map<std::string, const Json*> anchors_;    // URI#name -> schema
-  std::map<std::string, int> dynamic_;            // how many $dynamicAnchor have a name
+  int draft_ = 0;                          // 0: not said
+  std::vector<std::string> bases_ = {""};  // base URIs
+  mutable std::unordered_map<const Json*, Place> places_;
+  mutable std::unordered_map<uint64_t, std::vector<const Json*>> alike_;  // by hash
+  std::map<std::string, const Json*> resources_;                          // absolute URI -> schema
+  std::map<std::string, const Json*> anchors_;                            // URI#name -> schema
+  std::map<std::string, int> dynamic_;  // how many $dynamicAnchor have a name
   mutable std::map<std::string, DfaPtr> patterns_;
+  mutable std::map<std::string, CharDfaPtr> names_;
 };
 
 // What a value literally is under a schema: yes, no, or not decidable here.

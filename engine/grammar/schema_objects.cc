@@ -147,12 +147,14 @@ Result<DfaPtr> SchemaCompiler::names_by_patterns(const Conj& conj,
                                                  const std::vector<std::string>& sources) {
   DfaPtr& known = pattern_names_[sources];
   if (known) return known;
-  std::vector<DfaPtr> patterns;
+  std::vector<CharDfaPtr> patterns;
   for (const std::string& source : sources) {
-    TF_ASSIGN_OR_RETURN(const DfaPtr pattern, doc_.pattern(source));
+    TF_ASSIGN_OR_RETURN(const CharDfaPtr pattern, doc_.names(source));
     patterns.push_back(pattern);
   }
-  const Result<DfaPtr> base = dfa_sort_texts(patterns, kOtherBit);
+  const Result<CharDfaPtr> sorted = chars_sort_texts(patterns, kOtherBit);
+  if (!sorted.ok()) return error(conj, "patternProperties", sorted.status().message());
+  const Result<DfaPtr> base = chars_to_bytes(**sorted);
   if (!base.ok()) return error(conj, "patternProperties", base.status().message());
   known = *base;
   return known;

@@ -278,7 +278,7 @@ Status TermBuilder::plain_object(const Json& s, Term& term) {
   if (const Json* p = s.find("patternProperties")) {
     if (!p->is_object()) return doc_.error(s, "patternProperties", "an object expected");
     for (const auto& [source, child] : p->as_object()) {
-      const auto dfa = doc_.pattern(source);
+      const auto dfa = doc_.names(source);
       if (!dfa.ok()) return doc_.error(s, "patternProperties", dfa.status().message());
       rule->patterns.emplace_back(source, SchemaRef{&child, false});
     }
@@ -296,18 +296,26 @@ Status TermBuilder::plain_object(const Json& s, Term& term) {
   return ok_status();
 }
 
+// What a schema is without lone references, and the first one that says the same.
+const Json& TermBuilder::plain_of(const Json& schema) const {
+  const auto [it, fresh] = plain_.try_emplace(&schema, nullptr);
+  if (!fresh) return *it->second;
+  const Json* at = &schema;
+  for (int hops = 0; hops < 64 && at->is_object(); ++hops) {
+    const Json* target = at->find("$ref");
+    if (target == nullptr || !target->is_string()) break;
+    if (at->as_object().size() != 1 && !doc_.ref_stands_alone()) break;
+    const auto to = doc_.resolve(*at, target->as_string());
+    if (!to.ok()) break;
+    at = *to;
+  }
+  return *(it->second = &doc_.first_alike(*at));
+}
+
 Conj TermBuilder::normalize(Conj conj) const {
   Conj out;
   for (SchemaRef ref : conj) {
-    // A lone reference is what it names.
-    for (int hops = 0; hops < 64 && ref.schema->is_object(); ++hops) {
-      const Json* target = ref.schema->find("$ref");
-      if (target == nullptr || !target->is_string()) break;
-      if (ref.schema->as_object().size() != 1 && !doc_.ref_stands_alone()) break;
-      const auto to = doc_.resolve(*ref.schema, target->as_string());
-      if (!to.ok()) break;
-      ref.schema = *to;
-    }
+    ref.schema = &plain_of(*ref.schema);
     bool always = ref.schema->is_object() && ref.schema->as_object().empty();
     if (ref.schema->is_bool()) always = ref.schema->as_bool();
     const bool never = ref.schema->is_bool() && !ref.schema->as_bool();
@@ -332,8 +340,8 @@ Result<Conj> TermBuilder::member(const Term& term, const std::string& name) cons
       out.push_back(ref);
     }
     for (const auto& [source, ref] : rule->patterns) {
-      TF_ASSIGN_OR_RETURN(const DfaPtr dfa, doc_.pattern(source));
-      if (dfa_run(*dfa, name) == 0) continue;
+      TF_ASSIGN_OR_RETURN(const CharDfaPtr dfa, doc_.names(source));
+      if (chars_run(*dfa, name) == 0) continue;
       named = true;
       out.push_back(ref);
     }
@@ -352,66 +360,6 @@ Conj TermBuilder::item(const Term& term, size_t position) const {
     }
   }
   return normalize(std::move(out));
-}
-
-Result<bool> TermBuilder::term_empty(const Term& t, const Conj& conj, int depth) {
-  if (t.values) {
-    for (const Json* v : *t.values) {
-      bool fits = true;
-      for (const SchemaRef& ref : conj) {
-        const Verdict r = check_value(doc_, *ref.schema, *v);
-        if (r != Verdict::kUnknown && (r == Verdict::kYes) == ref.negated) fits = false;
-      }
-      if (fits) return false;
-    }
-    return true;
-  }
-  if ((t.types & (kTypeNull | kTypeTrue | kTypeFalse)) != 0) return false;
-  if ((t.types & (kTypeWhole | kTypeFraction)) != 0) {
-    const NumberSet& n = t.numbers;
-    const int c = n.low && n.high ? compare(*n.low, *n.high) : -1;
-    if (c < 0 || (c == 0 && !n.low_open && !n.high_open)) return false;
-  }
-  if ((t.types & kTypeString) != 0 && t.min_length <= t.max_length) {
-    if (t.texts.empty()) return false;
-    DfaPtr all = t.texts[0];
-    for (size_t i = 1; i + 1 < t.texts.size() && !all->empty(); ++i) {
-      TF_ASSIGN_OR_RETURN(all, dfa_intersect(*all, *t.texts[i]));
-    }
-    if (t.texts.size() == 1 ? !all->empty() : dfa_meet(*all, *t.texts.back())) return false;
-  }
-  if ((t.types & kTypeArray) != 0 && t.min_items <= t.max_items) {
-    bool empty = false;
-    for (size_t i = 0; i < std::min<uint64_t>(t.min_items, 16) && !empty; ++i) {
-      TF_ASSIGN_OR_RETURN(empty, certainly_empty(item(t, i), depth - 1));
-    }
-    if (!empty) return false;
-  }
-  if ((t.types & kTypeObject) == 0) return true;
-  if (t.min_properties > t.max_properties || t.required.size() > t.max_properties) return true;
-  for (const std::string& name : t.required) {
-    TF_ASSIGN_OR_RETURN(const Conj value, member(t, name));
-    TF_ASSIGN_OR_RETURN(const bool empty, certainly_empty(value, depth - 1));
-    if (empty) return true;
-  }
-  return false;
-}
-
-Result<bool> TermBuilder::certainly_empty(const Conj& raw, int depth) {
-  const Conj conj = normalize(raw);
-  if (conj.size() == 1 && conj[0].schema->is_bool()) return true;  // normalized: only `false` stays
-  if (conj.empty() || depth <= 0) return false;
-  if (const auto it = empty_.find(conj); it != empty_.end()) return it->second;
-  const Result<Terms> terms = of(conj);
-  if (!terms.ok()) return false;
-  bool empty = true;
-  for (const Term& t : *terms) {
-    TF_ASSIGN_OR_RETURN(const bool none, term_empty(t, conj, depth));
-    empty = empty && none;
-    if (!empty) break;
-  }
-  if (empty || depth >= 3) empty_[conj] = empty;
-  return empty;
 }
 
 Result<Terms> TermBuilder::cross(const Json& s, std::string_view keyword, const Terms& a,
@@ -438,7 +386,13 @@ Status TermBuilder::cross_in(const Json& s, std::string_view keyword, Terms& int
 Result<Terms> TermBuilder::of(const Conj& conj) {
   if (conj.size() == 1) return of(conj[0]);
   Terms out(1);
-  for (const SchemaRef& ref : conj) TF_RETURN_IF_ERROR(cross_in(*ref.schema, "allOf", out, ref));
+  for (size_t i = 0; i < conj.size(); ++i) {
+    if (i == 0) {
+      TF_ASSIGN_OR_RETURN(out, of(conj[0]));
+    } else {
+      TF_RETURN_IF_ERROR(cross_in(*conj[i].schema, "allOf", out, conj[i]));
+    }
+  }
   return out;
 }
 
@@ -447,7 +401,8 @@ Result<Terms> TermBuilder::of(const SchemaRef& ref) {
   return *terms;
 }
 
-Result<TermBuilder::SharedTerms> TermBuilder::shared(const SchemaRef& ref) {
+Result<TermBuilder::SharedTerms> TermBuilder::shared(const SchemaRef& any) {
+  const SchemaRef ref{&doc_.first_alike(*any.schema), any.negated};
   if (const auto it = known_.find(ref); it != known_.end()) return it->second;
   const Json& s = *ref.schema;
   if (s.is_bool())

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/grammar/decimal.h"
@@ -17,6 +18,8 @@ namespace tensorfold::grammar {
 inline constexpr size_t kEnumValuesMax = 20'000;   // of one enum
 inline constexpr size_t kTermsMax = 512;           // of one value
 inline constexpr uint64_t kTermWorkMax = 400'000;  // merges in one schema
+
+inline constexpr size_t kApartValuesMax = 1024;  // pairs of values compared before merging
 
 // Bits of Term::types.
 enum TypeBit : uint8_t {
@@ -115,13 +118,17 @@ class TermBuilder {
   Status negative_array(const Json& s, const std::string& key, const Json& arg, Terms& out);
   Result<Terms> cross(const Json& s, std::string_view keyword, const Terms& a, const Terms& b);
   Status cross_in(const Json& s, std::string_view keyword, Terms& into, const SchemaRef& ref);
+  Result<bool> plainly_apart(const Term& a, const Term& b, int depth);
+  Result<bool> plainly_apart(const Conj& conj, int depth);
   Result<bool> term_empty(const Term& t, const Conj& conj, int depth);
   Status cannot_negate(const Json& s, std::string_view keyword) const;
+  const Json& plain_of(const Json& schema) const;
 
   const SchemaDoc& doc_;
   std::map<SchemaRef, std::shared_ptr<const Terms>> known_;
   std::map<SchemaRef, int> open_;
   std::map<Conj, bool> empty_;
+  mutable std::unordered_map<const Json*, const Json*> plain_;
   std::vector<std::string> ignored_;
   uint64_t work_ = 0;
   int depth_ = 0;

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <random>
 
+#include "engine/base/utf8.h"
 #include "engine/grammar/dfa.h"
 #include "engine/grammar/regex.h"
 
@@ -50,19 +51,28 @@ BOOST_AUTO_TEST_CASE(sorted_texts_and_meeting_languages_agree_with_each_pattern)
   const char* const kPatterns[] = {"^a",     "b$",      "^(?:a|b)+$",    "\\s",
                                    "^\\S+$", "^[^a]*$", "^(ab|c){1,3}$", "\xC3\xA9"};
   std::vector<DfaPtr> all;
+  std::vector<CharDfaPtr> chars;
   for (const char* pattern : kPatterns) {
-    const auto dfa = regex_to_dfa(pattern, RegexMatch::kSearch);
+    const auto dfa = regex_to_chars(pattern, RegexMatch::kSearch);
     BOOST_REQUIRE_MESSAGE(dfa.ok(), pattern);
-    all.push_back(*dfa);
+    chars.push_back(*dfa);
+    const auto bytes = chars_to_bytes(**dfa);
+    BOOST_REQUIRE_MESSAGE(bytes.ok(), pattern);
+    all.push_back(*bytes);
   }
   constexpr uint32_t kAlways = 1U << 31;
-  const auto sorted = dfa_sort_texts(all, kAlways);
+  const auto sorted_chars = chars_sort_texts(chars, kAlways);
+  BOOST_REQUIRE(sorted_chars.ok());
+  const auto sorted = chars_to_bytes(**sorted_chars);
   BOOST_REQUIRE(sorted.ok());
   std::mt19937 random(9);
   for (int i = 0; i < 5000; ++i) {
     const std::string text = random_text(random, 7);
     uint32_t label = kAlways;
-    for (size_t k = 0; k < all.size(); ++k) label |= dfa_run(*all[k], text) != 0 ? 1U << k : 0U;
+    for (size_t k = 0; k < all.size(); ++k) {
+      BOOST_REQUIRE_MESSAGE(chars_run(*chars[k], text) == dfa_run(*all[k], text), text);
+      label |= dfa_run(*all[k], text) != 0 ? 1U << k : 0U;
+    }
     BOOST_REQUIRE_MESSAGE(dfa_run(**sorted, text) == label, text);
   }
   BOOST_TEST(dfa_run(**sorted, "a\xFF") == 0U);
@@ -76,6 +86,52 @@ BOOST_AUTO_TEST_CASE(sorted_texts_and_meeting_languages_agree_with_each_pattern)
     }
   }
   BOOST_TEST(apart > 0U);
+}
+
+// Every code point of random sets, spelled in bytes: exactly those are accepted, and no other
+// bytes.
+BOOST_AUTO_TEST_CASE(characters_become_their_bytes) {
+  constexpr uint32_t kBorders[] = {0,      0x7F,    0x80,    0x7FF,   0x800,
+                                   0xFFF,  0x1000,  0xCFFF,  0xD7FF,  0xE000,
+                                   0xFFFF, 0x10000, 0x3FFFF, 0x40000, 0x10FFFF};
+  std::mt19937 random(17);
+  for (int round = 0; round < 12; ++round) {
+    CharSet set;
+    const auto below = [&](uint32_t n) { return static_cast<uint32_t>(random() % n); };
+    for (int i = 0; i < 6; ++i) {
+      const uint32_t at = kBorders[below(std::size(kBorders))];
+      const uint32_t low = at - std::min(at, below(70));
+      set.emplace_back(low, std::min(kCodePointMax, low + below(i == 0 ? 9000 : 90)));
+    }
+    char_set_normalize(set);
+    CharNfa nfa;
+    const int32_t start = nfa.add(), mid = nfa.add(), end = nfa.add();
+    nfa.edge(start, set, mid);
+    nfa.edge(mid, {{'a', 'b'}, {0xE9, 0xE9}}, end);
+    const auto chars = nfa.determinize(start, end);
+    BOOST_REQUIRE(chars.ok());
+    const auto bytes = chars_to_bytes(**chars);
+    BOOST_REQUIRE(bytes.ok());
+    BOOST_TEST((*bytes)->min_chars[static_cast<size_t>((*bytes)->start)] == 2U);
+    size_t range = 0;
+    for (uint32_t c = 0; c <= kCodePointMax; ++c) {
+      while (range < set.size() && set[range].second < c) ++range;
+      const bool surrogate = c >= 0xD800 && c < 0xE000;
+      const bool in = range < set.size() && set[range].first <= c && !surrogate;
+      std::string text;
+      if (surrogate) {
+        text = {'\xED', static_cast<char>(0x80 | ((c >> 6) & 0x3F)),
+                static_cast<char>(0x80 | (c & 0x3F))};
+      } else {
+        utf8_append(text, static_cast<char32_t>(c));
+      }
+      if (dfa_run(**bytes, text + "\xC3\xA9") != (in ? 1U : 0U))
+        BOOST_FAIL("code point " << c << " in round " << round);
+    }
+    for (const char* text : {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
+                             "\xF4\x90\x80\x80", "\xF5\x80\x80\x80"})
+      BOOST_TEST(dfa_run(**bytes, std::string(text) + "a") == 0U);
+  }
 }
 
 }  // namespace

@@ -164,6 +164,30 @@ std::string repeat(const std::string& piece, int times) {
   return out;
 }
 
+BOOST_AUTO_TEST_CASE(schemas_that_say_the_same_are_compiled_once) {
+  const auto c = compile(ConstraintKind::kJsonSchema, R"({"type": "object", "properties": {
+      "a": {"title": "one", "type": "object", "properties": {"x": {"type": "integer"}}},
+      "b": {"type": "object", "properties": {"x": {"description": "two", "type": "integer"}}},
+      "title": {"type": "object", "properties": {"title": {"type": "integer"}}},
+      "d": {"type": "object", "properties": {"title": {"type": "string"}}},
+      "e": {"const": 1}, "f": {"const": 1.5}, "g": {"enum": [{"title": 1}]},
+      "h": {"enum": [{"title": 2}]}}})");
+  BOOST_REQUIRE(c.ok());
+  // The root, any value, "a" and "b" together; each of the others its own.
+  const Program& p = *c->program;
+  BOOST_TEST(p.objects.size() == 7U);
+  const auto json = [&](const std::string& text) { return accepts(*c, text); };
+  BOOST_TEST(json(R"({"a": {"x": 1}, "b": {"x": 2}})"));
+  BOOST_TEST(!json(R"({"a": {"x": "1"}})"));
+  BOOST_TEST(!json(R"({"b": {"x": "1"}})"));
+  BOOST_TEST(json(R"({"title": {"title": 1}, "d": {"title": "t"}})"));
+  BOOST_TEST(!json(R"({"title": {"title": "t"}})"));
+  BOOST_TEST(!json(R"({"d": {"title": 1}})"));
+  BOOST_TEST(json(R"({"e": 1, "f": 1.5, "g": {"title": 1}, "h": {"title": 2}})"));
+  BOOST_TEST(!json(R"({"h": {"title": 1}})"));
+  BOOST_TEST(!json(R"({"f": 1})"));
+}
+
 BOOST_AUTO_TEST_CASE(hostile_schemas_end_in_an_error) {
   const auto from = std::chrono::steady_clock::now();
   using K = ConstraintKind;
