@@ -3,7 +3,7 @@
 // First all thread blocks together make the rows for w2: chunks of gate and up
 // in ascending order, rotation, SwiGLU and the clamps, rotation, quantisation.
 // Then units (entry, column of 128 outputs), as soon as the entry's rows are
-// there. A sixth warp rotates finished columns back; the last of a row's
+// there. The fifth warp rotates finished columns back; the last of a row's
 // experts to come so far adds all of them in ascending id. Who is last never
 // changes the order of a sum.
 #include <climits>
@@ -192,10 +192,14 @@ struct DownJob {
   }
 };
 
-// The warp behind the products.
-__device__ __forceinline__ void finish_columns(GroupShared& s, const MoeDecodeArgs& a,
-                                               const DownJob& job, const GroupRange& range,
-                                               int lane) {
+// The fifth warp: copies codes ahead of the products, and finishes columns behind them.
+__device__ __forceinline__ void copy_and_finish(GroupShared& s, const MoeDecodeArgs& a,
+                                                const DownJob& job, const GroupRange& range,
+                                                int lane) {
+  CodeCopier<DownJob> copier(s, job, range);
+  while (copier.step(false, lane)) {
+  }
+  wait_for_previous();
   Place<kDoneSlots> place;
 #pragma unroll 1
   for (int64_t at = range.first; at < range.end;) {
@@ -204,37 +208,32 @@ __device__ __forceinline__ void finish_columns(GroupShared& s, const MoeDecodeAr
     if (!p.tuned()) continue;
 #pragma unroll 1
     for (int column = p.column; column < p.column + p.columns; ++column) {
-      barrier_wait(&s.done[place.slot], place.parity);
+      while (!barrier_passed(&s.done[place.slot], place.parity)) copier.step(false, lane);
 #pragma unroll 1
-      for (int r = 0; r < p.entry.count; ++r)
+      for (int r = 0; r < p.entry.count; ++r) {
         finish(a, p.weight.svh, job.slots()[p.entry.first + r], column, lane);
-      __syncwarp();
+        while (copier.step(false, lane)) {
+        }
+      }
       if (lane == 0) barrier_arrive(&s.taken[place.slot]);
       place.next();
     }
   }
 }
 
-constexpr int kThreads = (kGroupWarps + 2) * 32;
-
-__global__ void __launch_bounds__(kThreads, TF_GROUP_BLOCKS)
+__global__ void __launch_bounds__(kGroupThreads, TF_GROUP_BLOCKS)
     moe_down_kernel(const __grid_constant__ MoeDecodeArgs a) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& s = *reinterpret_cast<GroupShared*>(memory);
   group_init(s);
-  // The work list is complete: gate and up let this kernel begin after they had
-  // it.
+  // The work list is complete: gate and up let this kernel begin after they had it.
   const int2 count = __ldcg(a.at<int2>(a.l.entry_count));
   const GroupRange range(int64_t{count.x} * a.gate.blocks, a.multiprocessors);
   const DownJob job{a};
   const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
-  if (warp == kGroupWarps) {
-    if (lane == 0) group_copy(s, job, range);
-    return;
-  }
+  if (warp == kGroupWarps) return copy_and_finish(s, a, job, range, lane);
   wait_for_previous();
   allow_next();
-  if (warp > kGroupWarps) return finish_columns(s, a, job, range, lane);
   make_rows(a, count.y, warp, lane);
   group_multiply(s, job, range, warp, lane);
 }
@@ -242,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, TF_GROUP_BLOCKS)
 }  // namespace
 
 cudaError_t launch_moe_down(const MoeDecodeArgs& a, cudaStream_t stream) {
-  return launch_group(&moe_down_kernel, kThreads, a, stream);
+  return launch_group(&moe_down_kernel, a, stream);
 }
 
 int64_t moe_decode_workspace_bytes(int rows, int hidden, int intermediate, int topk) {

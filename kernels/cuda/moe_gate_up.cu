@@ -11,8 +11,6 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr int kThreads = (kGroupWarps + 1) * 32;
-
 struct GateJob {
   const MoeDecodeArgs& a;
   static constexpr bool kFollowed = false;  // sums wait for the next kernel
@@ -128,7 +126,7 @@ __device__ void clear(const MoeDecodeArgs& a, int warp, int lane) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads, TF_GROUP_BLOCKS)
+__global__ void __launch_bounds__(kGroupThreads, TF_GROUP_BLOCKS)
     moe_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& s = *reinterpret_cast<GroupShared*>(memory);
@@ -136,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, TF_GROUP_BLOCKS)
   auto& list = *reinterpret_cast<MoeRowList*>(s.tile);
   group_init(s);
   wait_for_previous();
-  build_row_list(a, list, kThreads);
+  build_row_list(a, list, kGroupThreads);
   __syncthreads();
   const int entries = list.entries;
   __syncthreads();
@@ -149,15 +147,17 @@ __global__ void __launch_bounds__(kThreads, TF_GROUP_BLOCKS)
   if (warp < kGroupWarps) {
     clear(a, warp, lane);
     group_multiply(s, job, range, warp, lane);
-  } else if (lane == 0) {
-    group_copy(s, job, range);
+  } else {
+    CodeCopier<GateJob> copier(s, job, range);
+    while (copier.step(true, lane)) {
+    }
   }
 }
 
 }  // namespace
 
 cudaError_t launch_moe_gate_up(const MoeDecodeArgs& a, cudaStream_t stream) {
-  return launch_group(&moe_gate_up_kernel, kThreads, a, stream);
+  return launch_group(&moe_gate_up_kernel, a, stream);
 }
 
 }  // namespace tensorfold::cuda

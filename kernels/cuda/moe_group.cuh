@@ -2,14 +2,10 @@
 // multiply 128 outputs of an expert's matrix at a time by at most eight rows; a
 // fifth warp copies the codes.
 //
-// The rows lie in shared memory as the right operand that the matrix unit wants
-// (the tile): every byte four times, since a weight is the four bytes of its
-// product (exl3_step.cuh). A warp decodes 32 outputs. Codes come through a ring
-// of slots, whole units of the order "lanes" by bulk copies, across outputs and
-// phases: the copies run ahead of the products by the depth of the ring. sm_90a
-// multiplies by wgmma (the left operand stays in registers and the other pipes
-// go on), everything else by mma.sync; sums are exact integers inside a block
-// of 128 inputs, so the bits are the same.
+// The rows lie in shared memory as the right operand that the matrix unit wants (the tile): every
+// byte four times, since a weight is the four bytes of its product (exl3_step.cuh). A warp decodes
+// 32 outputs. Codes come through a ring of slots, whole units of the order "lanes" by bulk copies,
+// across outputs and phases: the copies run ahead of the products by the depth of the ring.
 //
 // What a thread block does is a range of units, in order: phases (entry,
 // matrix, chunk of the inputs) of columns of 128 outputs. The range depends on
@@ -17,14 +13,15 @@
 #pragma once
 
 #include "kernels/cuda/moe_decode_device.cuh"
-#include "kernels/cuda/moe_wgmma.cuh"
+#include "kernels/cuda/moe_ring.cuh"
 
 namespace tensorfold::cuda {
 
-inline constexpr int kGroupWarps = 4;   // that multiply
-inline constexpr int kTileBlocks = 10;  // blocks of 128 inputs of four rows; half of eight rows
+inline constexpr int kGroupWarps = 4;  // that multiply
+inline constexpr int kGroupThreads = 32 * (kGroupWarps + 1);
+inline constexpr int kTileBlocks = 9;  // blocks of 128 inputs of four rows; half of eight rows
 inline constexpr int kTileWords = kTileBlocks * 1024;
-inline constexpr int kRingSlots = 5;
+inline constexpr int kRingSlots = 3;
 inline constexpr int kRingSlotBytes = 6144;  // of two strips: a block of up to 3 bits, or 64 inputs
 inline constexpr int kDoneSlots = 4;         // columns between products and what follows them
 
@@ -43,18 +40,6 @@ struct GroupShared {
 __device__ __forceinline__ void group_sync() {  // of the warps that multiply
   asm volatile("bar.sync 1, 128;" ::: "memory");
 }
-// Where a thread stands in the ring.
-template <int kSlots>
-struct Place {
-  int slot = 0, parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++slot == kSlots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 __device__ __forceinline__ void group_init(GroupShared& s) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < kRingSlots; ++i) {
@@ -101,55 +86,85 @@ struct GroupRange {
   }
 };
 
-// One lane: the codes of a range, slot by slot.
+// The codes of a range, slot by slot, started by one warp. step() starts the next slot's; unless it
+// may wait, it returns false at once when the slot is still in use.
 template <typename Job>
-__device__ void group_copy(GroupShared& s, const Job& job, const GroupRange& range) {
+struct CodeCopier {
+  GroupShared& s;
+  const Job& job;
+  int64_t at, end;
+  GroupPhase p;
   Place<kRingSlots> place;
-  place.parity = 1;  // every slot is empty at first
-  for (int64_t at = range.first; at < range.end;) {
-    const GroupPhase p = job.phase(at, range.end);
-    at += p.columns;
-    if (!p.tuned()) continue;
-    const int bytes = p.weight.half_bits * (p.weight.half_bits <= 6 ? 512 : 256);  // of a strip
-    const int64_t strip_bytes = int64_t{p.weight.padded_in / 64} * (p.weight.half_bits * 256);
-    for (int sub = 0; sub < p.count; sub += p.step()) {
-      const int part = min(p.step(), p.count - sub) * p.weight.half_bits * 512;
-      const auto* from = static_cast<const char*>(p.weight.trellis) + 2 * p.column * strip_bytes +
-                         int64_t{p.begin + sub} * p.weight.half_bits * 512;
-      for (int column = 0; column < p.columns; ++column, from += 2 * strip_bytes) {
-        for (int in = 0; in < part; in += bytes) {
-          uint64_t* full = &s.full[place.slot];
-          barrier_wait(&s.empty[place.slot], place.parity);
-          asm volatile(
-              "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(group_address(full)),
-              "r"(2 * bytes)
-              : "memory");
-          for (int strip = 0; strip < 2; ++strip)
-            asm volatile(
-                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::"
-                "bytes "
-                "[%0], [%1], %2, [%3];" ::"r"(group_address(s.codes[place.slot]) + strip * bytes),
-                "l"(from + strip * strip_bytes + in), "r"(bytes), "r"(group_address(full))
-                : "memory");
-          place.next();
-        }
-      }
-    }
+  const char* from;  // of the part of this column
+  int sub, column, in;
+  bool more = true;
+
+  __device__ __forceinline__ CodeCopier(GroupShared& shared, const Job& j, const GroupRange& range)
+      : s(shared), job(j), at(range.first), end(range.end) {
+    place.parity = 1;  // every slot is empty at first
+    next_phase();
   }
-}
+  __device__ __forceinline__ int64_t strip_bytes() const {
+    return int64_t{p.weight.padded_in / 64} * (p.weight.half_bits * 256);
+  }
+  __device__ __forceinline__ void begin_part() {
+    column = in = 0;
+    from = static_cast<const char*>(p.weight.trellis) + 2 * p.column * strip_bytes() +
+           int64_t{p.begin + sub} * p.weight.half_bits * 512;
+  }
+  __device__ __forceinline__ void next_phase() {
+    do {
+      if (at >= end) {
+        more = false;
+        return;
+      }
+      p = job.phase(at, end);
+      at += p.columns;
+    } while (!p.tuned());
+    sub = 0;
+    begin_part();
+  }
+  __device__ __forceinline__ bool step(bool wait, int lane) {
+    if (!more) return false;
+    uint64_t* empty = &s.empty[place.slot];
+    if (wait)
+      barrier_wait(empty, place.parity);
+    else if (!barrier_passed(empty, place.parity))
+      return false;
+    const int bytes = p.weight.half_bits * (p.weight.half_bits <= 6 ? 512 : 256);  // of a strip
+    if (lane == 0) {
+      uint64_t* full = &s.full[place.slot];
+      barrier_expect(full, 2 * bytes);
+      copy_bulk(s.codes[place.slot], from + in, bytes, full);
+      copy_bulk(s.codes[place.slot] + bytes, from + strip_bytes() + in, bytes, full);
+    }
+    place.next();
+    in += bytes;
+    if (in < min(p.step(), p.count - sub) * p.weight.half_bits * 512) return true;
+    in = 0;
+    from += 2 * strip_bytes();
+    if (++column < p.columns) return true;
+    sub += p.step();
+    if (sub < p.count)
+      begin_part();
+    else
+      next_phase();
+    return true;
+  }
+};
 
 // This lane's words of the rows for the tile: inputs 64 u + 16 t + 4 warp .. +
 // 3 of a block, column 8 rg + lane / 4 of its group, t = lane % 4.
 template <int RG>
 using TileWords = uint32_t[kTileBlocks / RG][2][RG];
 
-// Every byte four times, where the matrix unit looks for it.
+// Every byte four times. Of two steps of the matrix unit a lane's four words lie together: the
+// halves of the first, the halves of the second.
 template <int RG>
 __device__ __forceinline__ void spread_tile(GroupShared& s, const TileWords<RG>& word, int blocks,
                                             int warp, int lane) {
-  // Word w of a unit holds the inputs of steps 4 (w % 2) + w / 2 and that + 2,
-  // two each.
-  uint32_t* to = s.tile + (4 * (warp & 1) + (warp >> 1)) * 64 * RG + lane;
+  // Word w of a unit holds the inputs of steps 4 (w % 2) + w / 2 and that + 2, two each.
+  uint32_t* to = s.tile + 2 * (warp & 1) * 128 * RG + 4 * lane + 2 * (warp >> 1);
 #pragma unroll
   for (int b = 0; b < kTileBlocks / RG; ++b)
     if (b < blocks)
@@ -158,12 +173,12 @@ __device__ __forceinline__ void spread_tile(GroupShared& s, const TileWords<RG>&
 #pragma unroll
         for (int rg = 0; rg < RG; ++rg)
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            to[((b * 2 + u) * 8 + 2 * (i >> 1)) * 64 * RG + rg * 64 + (i & 1) * 32] =
-                __byte_perm(word[b][u][rg], 0, 0x1111u * static_cast<uint32_t>(i));
-#if TF_GROUP_WGMMA
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+          for (int i = 0; i < 2; ++i) {
+            const uint32_t w = word[b][u][rg];
+            *reinterpret_cast<uint2*>(to + ((b * 2 + u) * 4 + i) * 128 * RG + rg * 128) =
+                make_uint2(__byte_perm(w, 0, 0x2222u * static_cast<uint32_t>(i)),
+                           __byte_perm(w, 0, 0x2222u * static_cast<uint32_t>(i) + 0x1111u));
+          }
 }
 
 // The rows' shifts of the tile's blocks, in ascending order.
@@ -175,54 +190,31 @@ __device__ __forceinline__ void add_shifts(GroupShared& s, int rows, int blocks)
   s.shift[threadIdx.x] = shift;
 }
 
-#if TF_GROUP_WGMMA
-using TilePlace = uint64_t;  // a descriptor
-#else
-using TilePlace = const uint32_t*;
-#endif
-
-// acc[i] += the warp's outputs 16 i .. by the 64 inputs of `run`'s codes; step:
-// of the tile's block.
+// acc[i] += the warp's outputs 16 i .. by the 64 inputs of `run`'s codes; tile: this lane's words
+// of the unit.
 template <int K, int RG>
-__device__ __forceinline__ void group_unit(const uint32_t (&run)[2][K + 1], TilePlace tile,
-                                           int step, int lane, int (&acc)[2][4 * RG]) {
+__device__ __forceinline__ void group_unit(const uint32_t (&run)[2][K + 1], const uint32_t* tile,
+                                           int (&acc)[2][4 * RG]) {
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
-    uint32_t x[2][2][4];
+    uint4 b[RG];
+#pragma unroll
+    for (int rg = 0; rg < RG; ++rg)
+      b[rg] = *reinterpret_cast<const uint4*>(tile + part * 128 * RG + rg * 128);
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int v = part * 8 + h * 2;
-        x[h][i][0] = window_at(run[i], K, v) * kMul1;
-        x[h][i][1] = window_at(run[i], K, v + 4) * kMul1;
-        x[h][i][2] = window_at(run[i], K, v + 1) * kMul1;
-        x[h][i][3] = window_at(run[i], K, v + 5) * kMul1;
+        const uint32_t x0 = window_at(run[i], K, v) * kMul1;
+        const uint32_t x1 = window_at(run[i], K, v + 4) * kMul1;
+        const uint32_t x2 = window_at(run[i], K, v + 1) * kMul1;
+        const uint32_t x3 = window_at(run[i], K, v + 5) * kMul1;
+#pragma unroll
+        for (int rg = 0; rg < RG; ++rg)
+          mma_u8s8(reinterpret_cast<int(&)[4]>(acc[i][4 * rg]), x0, x1, x2, x3,
+                   h == 0 ? b[rg].x : b[rg].z, h == 0 ? b[rg].y : b[rg].w);
       }
-#if TF_GROUP_WGMMA
-    (void)lane;
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        wgmma_u8s8(acc[i], x[h][i], tile + static_cast<uint64_t>((step + 2 * part + h) * 16 * RG),
-                   step == 0 && part == 0 && h == 0);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    wgmma_wait<1>();
-#else
-#pragma unroll
-    for (int h = 0; h < 2; ++h)
-#pragma unroll
-      for (int rg = 0; rg < RG; ++rg) {
-        const uint32_t* b = tile + (step + 2 * part + h) * 64 * RG + rg * 64 + lane;
-        const uint32_t b0 = b[0], b1 = b[32];
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          mma_u8s8(reinterpret_cast<int(&)[4]>(acc[i][4 * rg]), x[h][i][0], x[h][i][1], x[h][i][2],
-                   x[h][i][3], b0, b1);
-      }
-#endif
   }
 }
 
@@ -237,23 +229,14 @@ __device__ __forceinline__ void run_column(GroupShared& s, int blocks, Place<kRi
                                            ColumnSums<RG>& out) {
   constexpr int kStep = K <= 3 ? 0 : 1;  // a slot holds a block, or half of one
   const int strip = (warp >> 1) * K * (K <= 3 ? 1024 : 512);
-#if TF_GROUP_WGMMA
-  uint32_t tile_address = group_address(s.tile);
-#endif
+  const uint32_t* tile = s.tile + 4 * lane;
 #pragma unroll 1
   for (int block = 0; block < blocks; ++block) {
     int acc[2][4 * RG];
-#if !TF_GROUP_WGMMA
-    const TilePlace tile = s.tile + block * 1024 * RG;
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int j = 0; j < 4 * RG; ++j) acc[i][j] = 0;
-#else
-    const TilePlace tile =
-        tile_descriptor(__shfl_sync(0xffffffffu, tile_address, 0));  // one for the warp
-    tile_address += 4096 * RG;
-#endif
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       if (u == 0 || kStep == 1) barrier_wait(&s.full[place.slot], place.parity);
@@ -271,15 +254,9 @@ __device__ __forceinline__ void run_column(GroupShared& s, int blocks, Place<kRi
         if (lane == 0) barrier_arrive(&s.empty[place.slot]);
         place.next();
       }
-      group_unit<K, RG>(run, tile, u * 8, lane, acc);
+      group_unit<K, RG>(run, tile, acc);
+      tile += 512 * RG;
     }
-#if TF_GROUP_WGMMA
-    wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < 2; ++i)  // not to be read before
-#pragma unroll
-      for (int j = 0; j < 4 * RG; ++j) asm volatile("" : "+r"(acc[i][j])::"memory");
-#endif
 #pragma unroll
     for (int rg = 0; rg < RG; ++rg) {
       const float scale = s.scale[block * 4 * RG + 4 * rg + (lane & 3)].x;
@@ -392,28 +369,28 @@ __device__ __forceinline__ void group_multiply(GroupShared& s, const Job& job,
 // Thread blocks that a multiprocessor holds: three on one of 227 KB of shared
 // memory. A GB10 needs about 4 KB of reads in flight on each to fill its memory
 // (273 GB/s, 0.7 us, 48 of them).
-constexpr int group_blocks(int major) { return major >= 12 ? 1 : 3; }
+constexpr int group_blocks(int major) { return major >= 12 ? 1 : 4; }
 #ifdef __CUDA_ARCH__
 #define TF_GROUP_BLOCKS group_blocks(__CUDA_ARCH__ / 100)
 #else
 #define TF_GROUP_BLOCKS 1
 #endif
-static_assert(sizeof(GroupShared) <= 228 * 1024 / 3 - 1024);
+static_assert(sizeof(GroupShared) <= 228 * 1024 / 4 - 1024);
 
 // A kernel over all multiprocessors that may begin while the one before it
 // ends.
 template <typename Kernel>
-cudaError_t launch_group(Kernel kernel, int threads, const MoeDecodeArgs& a, cudaStream_t stream) {
+cudaError_t launch_group(Kernel kernel, const MoeDecodeArgs& a, cudaStream_t stream) {
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(sizeof(GroupShared)));
   if (error != cudaSuccess) return error;
   int each = 0;
-  error =
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, sizeof(GroupShared));
+  error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kGroupThreads,
+                                                        sizeof(GroupShared));
   if (error != cudaSuccess) return error;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(each * a.multiprocessors));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.blockDim = dim3(kGroupThreads);
   config.dynamicSmemBytes = sizeof(GroupShared);
   config.stream = stream;
   cudaLaunchAttribute attribute[1];
