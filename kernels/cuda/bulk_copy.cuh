@@ -1,5 +1,5 @@
-// Bulk copies into shared memory, the barriers that count their bytes, and thread block clusters:
-// compute capability 9.0. Elsewhere the functions are not to be called.
+// Bulk copies into shared memory and the barriers that count their bytes: compute capability 9.0.
+// Elsewhere the functions are not to be called.
 //
 // A stage of a ring has two barriers: "full" (the copies' bytes have arrived) and "empty" (its
 // readers are done). Ring walks stages and the parity of their phase.
@@ -18,19 +18,10 @@ constexpr bool has_bulk_copies() {
 #endif
 }
 
-// Whether one copy can go to several blocks of a cluster: sm_90a.
-constexpr bool has_multicast() {
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  return false;
-#else
-  return true;
-#endif
-}
-
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After all inits of a thread, before the cluster or the block meets.
+// After all inits of a thread, before the block meets.
 __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -41,17 +32,6 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes)
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// At the barrier in the same place of thread block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}\n" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
 }
 // Returns when the phase of that parity is over. A fresh barrier's last phase has parity 1.
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
@@ -77,40 +57,6 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// To the same place of every thread block of the cluster whose bit is in `ranks`, counted at each
-// one's barrier.
-__device__ __forceinline__ void bulk_copy_to(uint32_t to, const void* from, uint32_t bytes,
-                                             uint32_t barrier, uint16_t ranks) {
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "h"(ranks)
-      : "memory");
-#else
-  (void)ranks;
-  bulk_copy(to, from, bytes, barrier);
-#endif
-}
-
-__device__ __forceinline__ uint32_t cluster_rank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-// All threads of the cluster's blocks meet.
-__device__ __forceinline__ void cluster_meet() {
-  asm volatile(
-      "barrier.cluster.arrive.release;\n"
-      "barrier.cluster.wait.acquire;\n" ::
-          : "memory");
-}
-// `threads` threads of the block (whole warps) meet; 0 is __syncthreads.
-template <int kId, int kThreads>
-__device__ __forceinline__ void part_meet() {
-  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
-}
-
 // A ring's place between two calls of the thread that fills it, in shared memory: the registers
 // belong to the sums.
 struct RingPlace {
@@ -139,7 +85,7 @@ struct Ring {
   }
 };
 
-// By one thread, before the block or the cluster meets. `readers`: arrivals that empty a stage.
+// By one thread, before the block meets. `readers`: arrivals that empty a stage.
 template <typename AnyRing>
 __device__ __forceinline__ void init_ring(AnyRing ring, uint32_t readers) {
   for (int s = 0; s < AnyRing::kStages; ++s) {

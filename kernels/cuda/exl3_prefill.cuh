@@ -120,15 +120,53 @@ __device__ __forceinline__ void mma_f16(float* c, const uint32_t (&a)[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Four products of a step; `stage`: shared address of this matrix's part, code[j]: where in it this
-// lane's word j lies. d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
+// Where the K words of this lane's run lie in a stage: words (tile % 4) K .. of its 4 K, in chunks
+// of 16 bytes. They are read in pairs, which costs the shared memory half of what single words
+// cost; with odd widths one word is left, before or after the pairs.
+template <int K>
+struct RunPlaces {
+  static constexpr int kPairs = K / 2;
+  uint32_t pair[kPairs], single;
+  bool single_first;
+
+  __device__ __forceinline__ RunPlaces(uint32_t codes, int tile, int lane) {
+    const int first = (tile & 3) * K;
+    const uint32_t base = codes + static_cast<uint32_t>((tile >> 2) * (K * 512) + lane * 16);
+    const auto at = [base](int word) {
+      return base + static_cast<uint32_t>((word >> 2) * 512 + (word & 3) * 4);
+    };
+    single_first = K % 2 != 0 && first % 2 != 0;
+    single = at(single_first ? first : first + K - 1);
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      pair[j] = at(first + 2 * j + (single_first ? 1 : 0));
+      keep(pair[j]);
+    }
+    keep(single);
+  }
+  // run[1..K] of the stage at `stage`.
+  __device__ __forceinline__ void load(uint32_t stage, uint32_t (&run)[K + 1]) const {
+    uint32_t words[K];
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j)
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                   : "=r"(words[2 * j]), "=r"(words[2 * j + 1])
+                   : "r"(stage + pair[j]));
+    if constexpr (K % 2 != 0)
+      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[K - 1]) : "r"(stage + single));
+#pragma unroll
+    for (int j = 0; j < K; ++j)
+      run[j + 1] = K % 2 != 0 && single_first ? words[(j + K - 1) % K] : words[j];
+  }
+};
+
+// Four products of a step; `stage`: shared address of this matrix's part.
+// d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
 template <int K, int TN>
-__device__ __forceinline__ void prefill_step(uint32_t stage, const uint32_t (&code)[K], int lane,
+__device__ __forceinline__ void prefill_step(uint32_t stage, const RunPlaces<K>& places, int lane,
                                              uint32_t (&a)[4][4], float (&d)[TN / 2]) {
   uint32_t run[K + 1];
-#pragma unroll
-  for (int j = 0; j < K; ++j)
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(run[j + 1]) : "r"(stage + code[j]));
+  places.load(stage, run);
   run[0] = __shfl_sync(0xffffffffu, run[K], (lane + 28) & 31);
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
@@ -157,9 +195,6 @@ __device__ __forceinline__ void prefill_step(uint32_t stage, const uint32_t (&co
   }
 }
 
-template <int TN>
-inline constexpr bool kPrefillAhead = TN == 256;
-
 // Waits until at most kPending products of this warp are under way. `a`: operands that are free
 // then; until here they stay in their registers.
 template <int kPending>
@@ -179,21 +214,13 @@ __device__ __forceinline__ void prefill_wait(const uint32_t (&a)[4][4]) {
 template <int K, int TN, int kStages, typename Load>
 __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes, int steps,
                                             int tile, int lane, Load& load, float (&d)[TN / 2]) {
-  constexpr bool kAhead = kPrefillAhead<TN>;
   constexpr int kDistance = kStages - 2;
-  uint32_t code[K];
-#pragma unroll
-  for (int j = 0; j < K; ++j) {
-    const int mine = (tile & 3) * K + j;
-    code[j] = static_cast<uint32_t>(PrefillStage<TN>::kRowBytes + (tile >> 2) * (K * 512) +
-                                    (mine >> 2) * 512 + lane * 16 + (mine & 3) * 4);
-    keep(code[j]);
-  }
+  const RunPlaces<K> places(PrefillStage<TN>::kRowBytes, tile, lane);
   const uint32_t end = ring + kStages * stage_bytes;
   uint32_t read = ring, write = ring + kDistance * stage_bytes;
   uint32_t even[4][4], odd[4][4];
   const auto begin = [&]() {
-    copy_wait<kAhead ? kDistance - 1 : kStages / 2 - 2>();
+    copy_wait<kStages / 2 - 2>();
 #if TF_WGMMA
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -204,32 +231,20 @@ __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes,
     write = write + stage_bytes == end ? ring : write + stage_bytes;
   };
   const auto multiply = [&](uint32_t(&a)[4][4]) {
-    prefill_step<K, TN>(read, code, lane, a, d);
+    prefill_step<K, TN>(read, places, lane, a, d);
     read = read + stage_bytes == end ? ring : read + stage_bytes;
   };
 #pragma unroll 1
   for (int step = 0; step < steps; step += 2) {
     begin();
     start(step);
-    if constexpr (kAhead) {
-      copy_commit();
-      multiply(even);
-      prefill_wait<4>(odd);
-      begin();
-      start(step + 1);
-      copy_commit();
-      multiply(odd);
-      prefill_wait<4>(even);
-    } else {
-      start(step + 1);
-      copy_commit();
-      multiply(even);
-      multiply(odd);
-      prefill_wait<0>(even);
-      prefill_wait<0>(odd);
-    }
+    start(step + 1);
+    copy_commit();
+    multiply(even);
+    multiply(odd);
+    prefill_wait<0>(even);
+    prefill_wait<0>(odd);
   }
-  if constexpr (kAhead) prefill_wait<0>(odd);
 }
 
 // The width of the weight picks the instance. Every warp of the block makes the same number of
@@ -243,7 +258,7 @@ __device__ __forceinline__ void prefill_product(int bits, uint32_t ring, uint32_
   for (int i = 0; i < TN / 2; ++i) d[i] = 0;
   for (int step = 0; step < kDistance; ++step) {
     load(step, ring + step * stage_bytes);
-    if (kPrefillAhead<TN> || step % 2 != 0) copy_commit();
+    if (step % 2 != 0) copy_commit();
   }
   switch (bits) {
 #define TF_CASE(K)                                                              \

@@ -1,6 +1,10 @@
 // Class P products whose rows and codes come through a ring of stages filled by bulk copies
-// (compute capability 9.0): what the warps that decode and multiply do. A stage is a PrefillStage:
-// the rows of a step as they lie in memory (prefill_rows.cuh), then its codes.
+// (compute capability 9.0): what the warps that decode and multiply do. A stage holds the rows of a
+// step as they lie in memory (prefill_rows.cuh), then its codes.
+//
+// A product whose left operand lies in registers holds its warp until the matrix units take it. So
+// a multiprocessor has four warpgroups and nothing in the loop makes them meet: while some wait for
+// the matrix units, the others decode.
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
@@ -8,62 +12,43 @@
 
 namespace tensorfold::cuda {
 
-// All steps of a tile (an even number). `offset`: of this matrix's part in a stage. Each warp
-// arrives at a stage's empty barrier when its products of that stage are done; kCluster: at those
-// of both thread blocks, which write to each other's stages. load() is called once a step: it
-// starts the copies kRingAhead steps ahead of the one that begins, into the stage of the step
-// before the last one, which is free by then or soon.
-template <int kStages>
-inline constexpr int kRingAhead = kStages - 2;
-
-template <int K, int TN, bool kCluster, typename AnyRing, typename Load>
-__device__ __forceinline__ void ring_run(AnyRing& ring, uint32_t offset, int steps, int tile,
-                                         int lane, Load& load, float (&d)[TN / 2]) {
-  uint32_t code[K];
-#pragma unroll
-  for (int j = 0; j < K; ++j) {
-    const int mine = (tile & 3) * K + j;
-    code[j] = static_cast<uint32_t>(PrefillStage<TN>::kRowBytes + (tile >> 2) * (K * 512) +
-                                    (mine >> 2) * 512 + lane * 16 + (mine & 3) * 4);
-    keep(code[j]);
-  }
+// All steps of a tile for one warp's 16 outputs. Each warp arrives at a stage's empty barrier when
+// its products of that stage are done. load() is called once a step and starts the copies of a
+// later one, kStages - 2 ahead: into the stage of the step before the last, free by then or soon.
+template <int K, int TN, typename AnyRing, typename Load>
+__device__ __forceinline__ void ring_run(AnyRing& ring, int steps, int tile, int lane,
+                                         const Load& load, float (&d)[TN / 2]) {
+  const RunPlaces<K> places(PrefillStage<TN>::kRowBytes, tile, lane);
   uint32_t even[4][4] = {}, odd[4][4] = {};
   uint32_t last = 0;  // empty barrier of the step before
-  const auto release = [&]() {
-    if constexpr (kCluster) {
-      if (lane < 2) barrier_arrive_at(last, static_cast<uint32_t>(lane));
-    } else {
-      if (lane == 0) barrier_arrive(last);
-    }
-  };
   const auto multiply = [&](uint32_t(&a)[4][4], uint32_t(&before)[4][4], bool first) {
     load();
     barrier_wait(ring.full(), ring.parity);
-    prefill_step<K, TN>(ring.at() + offset, code, lane, a, d);
+    prefill_step<K, TN>(ring.at(), places, lane, a, d);
     prefill_wait<4>(before);
-    if (!first) release();
+    if (!first && lane == 0) barrier_arrive(last);
     last = ring.empty();
     ring.step();
   };
 #pragma unroll 1
-  for (int step = 0; step < steps; step += 2) {
+  for (int step = 0; step < steps; step += 2) {  // inputs are a multiple of 128
     multiply(even, odd, step == 0);
     multiply(odd, even, false);
   }
   prefill_wait<0>(odd);
-  release();
+  if (lane == 0) barrier_arrive(last);
 }
 
 // The width of the weight picks the instance.
-template <int TN, bool kCluster, typename AnyRing, typename Load>
-__device__ __forceinline__ void ring_product(int bits, AnyRing& ring, uint32_t offset, int steps,
-                                             int tile, int lane, Load& load, float (&d)[TN / 2]) {
+template <int TN, typename AnyRing, typename Load>
+__device__ __forceinline__ void ring_product(int bits, AnyRing& ring, int steps, int tile, int lane,
+                                             const Load& load, float (&d)[TN / 2]) {
 #pragma unroll
   for (int i = 0; i < TN / 2; ++i) d[i] = 0;
   switch (bits) {
-#define TF_CASE(K)                                                       \
-  case K:                                                                \
-    ring_run<K, TN, kCluster>(ring, offset, steps, tile, lane, load, d); \
+#define TF_CASE(K)                                     \
+  case K:                                              \
+    ring_run<K, TN>(ring, steps, tile, lane, load, d); \
     break;
     TF_CASE(2)
     TF_CASE(3)
@@ -80,6 +65,65 @@ __device__ __forceinline__ void ring_product(int bits, AnyRing& ring, uint32_t o
 __device__ __forceinline__ const std::byte* step_codes(const Exl3Parts& w, int strip, int step) {
   const int64_t unit = int64_t{strip} * (w.padded_in / 64) + step;
   return static_cast<const std::byte*>(w.trellis) + unit * (w.half_bits * 256);
+}
+
+// Sums of rows [first, first + kRows) of a tile into shared memory, a row every `stride` floats:
+// this warp's 16 outputs, the Hadamard's step of 8 done.
+template <int TN, int kRows>
+__device__ __forceinline__ void store_sums(const float (&d)[TN / 2], int first, int stride,
+                                           int lane, float* sums) {
+  float* to = sums + 2 * (lane & 3) * stride + (lane >> 2);
+#pragma unroll
+  for (int j = 0; j < kRows / 8; ++j) {
+    const int i = 4 * (first / 8 + j);
+    if (i >= TN / 2) break;
+    to[8 * j * stride] = d[i] + d[i + 2];
+    to[8 * j * stride + 8] = d[i] - d[i + 2];
+    to[(8 * j + 1) * stride] = d[i + 1] + d[i + 3];
+    to[(8 * j + 1) * stride + 8] = d[i + 1] - d[i + 3];
+  }
+}
+
+__device__ __forceinline__ void butterfly(float& a, float& b) {
+  const float sum = a + b;
+  b = a - b;
+  a = sum;
+}
+
+// The rest of the Hadamard of a row's 128 sums, by four lanes: lane q has sums 8 q + 32 b + (0..7).
+__device__ __forceinline__ void transform_sums(float (&v)[4][8], int q) {
+#pragma unroll
+  for (int b = 0; b < 4; ++b)
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2)
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if ((i & step) == 0) butterfly(v[b][i], v[b][i + step]);
+  const float sign = (q & 2) != 0 ? -1.0f : 1.0f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    butterfly(v[0][i], v[1][i]);
+    butterfly(v[2][i], v[3][i]);
+    butterfly(v[0][i], v[2][i]);
+    butterfly(v[1][i], v[3][i]);
+#pragma unroll
+    for (int b = 0; b < 4; ++b)
+      v[b][i] = fmaf(v[b][i], sign, __shfl_xor_sync(0xffffffffu, v[b][i], 2));
+  }
+}
+
+// Sums `from` + 8 q + 32 b + (0..7) of a row.
+__device__ __forceinline__ void load_sums(const float* from, float (&v)[4][8]) {
+#pragma unroll
+  for (int b = 0; b < 4; ++b)
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const float4 s = *reinterpret_cast<const float4*>(from + 32 * b + i);
+      v[b][i] = s.x;
+      v[b][i + 1] = s.y;
+      v[b][i + 2] = s.z;
+      v[b][i + 3] = s.w;
+    }
 }
 
 }  // namespace tensorfold::cuda
