@@ -62,6 +62,11 @@ class Device {
   // The trellis of such a weight (host memory, order kTiles) in the order that is returned, as many
   // bytes; `to` is host memory, 16-byte aligned.
   virtual Exl3Order pack_exl3(const Exl3Parts& stored, std::byte* to) const = 0;
+  // The same into device memory, packed there; queued like upload(). False: the device leaves it to
+  // pack_exl3() and upload().
+  virtual bool upload_exl3(const Exl3Parts&, void* /*to*/, Exl3Order& /*order*/, Stream&) {
+    return false;
+  }
   // kUnsupported when no operation of this device takes the shape.
   virtual Status check_shape(const WorkspaceShape& shape) const = 0;
   virtual int64_t workspace_bytes(const WorkspaceShape& shape, const Stream& stream) const = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "kernels/formats.h"
@@ -88,11 +89,13 @@ class Loader {
                        " bytes, not " + std::to_string(total));
     std::byte* data = allocate(total);
     if (data == nullptr) return no_memory(name);
+    const bool uploaded = device_.upload_exl3(view.exl3, data, view.exl3.order, stream_);
+    const int64_t first = uploaded ? trellis : 0;  // what is still to be brought there
     packed_.resize(static_cast<size_t>(total));
-    view.exl3.order = device_.pack_exl3(view.exl3, packed_.data());
+    if (!uploaded) view.exl3.order = device_.pack_exl3(view.exl3, packed_.data());
     std::memcpy(packed_.data() + trellis, weight.suh.data(), static_cast<size_t>(suh));
     std::memcpy(packed_.data() + trellis + suh, weight.svh.data(), static_cast<size_t>(svh));
-    device_.upload(data, packed_.data(), total, stream_);
+    device_.upload(data + first, packed_.data() + first, total - first, stream_);
     view.exl3.trellis = data;
     view.exl3.suh = reinterpret_cast<const uint16_t*>(data + trellis);
     view.exl3.svh = reinterpret_cast<const uint16_t*>(data + trellis + suh);
@@ -341,7 +344,10 @@ class Loader {
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const WeightSource& source, Device& device,
                                                          Stream& stream) {
   auto weights = std::make_unique<ModelWeights>();
-  TF_RETURN_IF_ERROR(Loader(source, *weights, device, stream).load());
+  source.read_ahead(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  const Status loaded = Loader(source, *weights, device, stream).load();
+  source.read_ahead(0);
+  TF_RETURN_IF_ERROR(loaded);
   TF_RETURN_IF_ERROR(device.synchronise(stream));
   return weights;
 }

@@ -8,6 +8,8 @@
 
 #include "engine/weights/image.h"
 #include "engine/weights/image_format.h"
+#include "engine/weights/read_ahead.h"
+#include "engine/weights/section_reader.h"
 #include "engine/weights/source_makers.h"
 #include "engine/weights/token_map.h"
 
@@ -258,24 +260,36 @@ class ImageSource final : public WeightSource {
   }
 
   Result<Weight> load(std::string_view name) const override {
-    TF_ASSIGN_OR_RETURN(const ImageWeight* weight, held(name));
+    TF_ASSIGN_OR_RETURN(const size_t index, held(name));
     if (is_group_weight(name)) {
       return invalid_argument(std::string(name) + ": is loaded by output group");
     }
-    return read_part(weight->parts[0], name);
+    TF_ASSIGN_OR_RETURN(std::vector<Weight> parts, parts_of(index));
+    return std::move(parts[0]);
   }
 
   Result<std::vector<Weight>> load_groups(std::string_view name) const override {
-    TF_ASSIGN_OR_RETURN(const ImageWeight* weight, held(name));
+    TF_ASSIGN_OR_RETURN(const size_t index, held(name));
     if (!is_group_weight(name)) {
       return invalid_argument(std::string(name) + ": has no output groups");
     }
-    std::vector<Weight> groups;
-    for (const ImagePart& part : weight->parts) {
-      TF_ASSIGN_OR_RETURN(Weight group, read_part(part, name));
-      groups.push_back(std::move(group));
+    return parts_of(index);
+  }
+
+  void read_ahead(int threads) const override {
+    ahead_.reset();
+    if (threads == 0) return;
+    std::vector<int64_t> sizes;
+    for (const ImageWeight& weight : image_.directory.weights) {
+      sizes.push_back(0);
+      for (const ImagePart& part : weight.parts) sizes.back() += part.section.bytes;
     }
-    return groups;
+    ahead_ = std::make_unique<ReadAhead<std::vector<Weight>>>(
+        std::move(sizes), std::min(threads, kReadAheadThreadsMax), [this] {
+          return [this, reader = std::make_shared<SectionReader>(image_.file)](size_t index) {
+            return read_parts(index, *reader);
+          };
+        });
   }
 
   Result<std::unique_ptr<EngramTable>> open_engram(int index) const override {
@@ -294,7 +308,7 @@ class ImageSource final : public WeightSource {
  private:
   static bool is_group_weight(std::string_view name) { return name.ends_with(".attn.wo_a"); }
 
-  Result<const ImageWeight*> held(std::string_view name) const {
+  Result<size_t> held(std::string_view name) const {
     const auto it = by_name_.find(name);
     if (it == by_name_.end()) {
       return Status(StatusCode::kNotFound,
@@ -305,10 +319,28 @@ class ImageSource final : public WeightSource {
       return invalid_argument("weight " + std::string(name) + ": rank " +
                               std::to_string(image_.part.rank) + " holds no part of it");
     }
-    return &weight;
+    return it->second;
   }
 
-  Result<Weight> read_part(const ImagePart& p, std::string_view name) const {
+  // Every part of the index-th weight, from the threads that read ahead or here and now.
+  Result<std::vector<Weight>> parts_of(size_t index) const {
+    if (ahead_ != nullptr) {
+      if (auto read = ahead_->take(index)) return std::move(*read);
+    }
+    SectionReader reader(image_.file);
+    return read_parts(index, reader);
+  }
+
+  Result<std::vector<Weight>> read_parts(size_t index, SectionReader& reader) const {
+    std::vector<Weight> parts;
+    for (const ImagePart& part : image_.directory.weights[index].parts) {
+      TF_ASSIGN_OR_RETURN(Weight weight, read_part(part, infos_[index].name, reader));
+      parts.push_back(std::move(weight));
+    }
+    return parts;
+  }
+
+  Result<Weight> read_part(const ImagePart& p, std::string_view name, SectionReader& reader) const {
     Weight w;
     w.kind = p.kind;
     w.out = p.out;
@@ -325,24 +357,23 @@ class ImageSource final : public WeightSource {
     w.svh.resize(static_cast<size_t>(sizes[3] / 2));
     w.bias.resize(static_cast<size_t>(sizes[4] / 2));
     const auto bytes = [](auto& v) { return std::as_writable_bytes(std::span(v)); };
-    const std::array arrays = {bytes(w.data), bytes(w.scales), bytes(w.suh), bytes(w.svh),
-                               bytes(w.bias)};
-    Sha256 hash;
+    const std::array all = {bytes(w.data), bytes(w.scales), bytes(w.suh), bytes(w.svh),
+                            bytes(w.bias)};
+    std::vector<SectionArray> arrays;
     int64_t at = 0;
-    for (const std::span<std::byte> array : arrays) {
+    for (const std::span<std::byte> array : all) {
       if (array.empty()) continue;
       at = (at + kImagePartAlignBytes - 1) / kImagePartAlignBytes * kImagePartAlignBytes;
-      const Status status = image_.file->read(p.section.offset + at, array);
-      if (!status.ok()) return status.with_context("weight " + std::string(name));
-      hash.update(array);
+      arrays.push_back({at, array});
       at += static_cast<int64_t>(array.size());
     }
+    Sha256 hash;
+    const Status status = reader.read(p.section.offset, arrays, hash);
+    if (!status.ok()) return status.with_context("weight " + std::string(name));
     if (hash.hex() != p.section.sha256) {
       return data_loss(image_.file->path() + ": weight " + std::string(name) +
                        ": damaged (its SHA-256 differs)");
     }
-    // Read once: the pages would only take memory that the weights need.
-    image_.file->drop_pages(p.section.offset, p.section.bytes);
     return w;
   }
 
@@ -350,6 +381,8 @@ class ImageSource final : public WeightSource {
   const int64_t cache_rows_;
   std::vector<WeightInfo> infos_;
   std::unordered_map<std::string_view, size_t> by_name_;
+  // Last: its threads read what is above.
+  mutable std::unique_ptr<ReadAhead<std::vector<Weight>>> ahead_;
 };
 
 bool is_folder(const std::string& path) {

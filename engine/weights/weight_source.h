@@ -78,6 +78,11 @@ class WeightSource {
   // load() widened: [out][in] fp32.
   Result<std::vector<float>> load_f32(std::string_view name) const;
 
+  // From now on weights are read in their order by `threads` threads ahead of load(), which one
+  // thread calls; 0: no longer, and what was read and not loaded is let go. Costs memory:
+  // kReadAheadBytesMax (read_ahead.h). Sources whose reads gain nothing by it ignore it.
+  virtual void read_ahead(int threads) const { (void)threads; }
+
   // Bytes that this rank's slices of all weights take, as stored.
   virtual int64_t rank_bytes() const = 0;
 

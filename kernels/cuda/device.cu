@@ -56,6 +56,26 @@ class CudaDevice final : public Device {
     return Exl3Order::kLanes;
   }
 
+  // In groups of 64 inputs, which lie together as stored, through a piece of device memory.
+  bool upload_exl3(const Exl3Parts& stored, void* to, Exl3Order& order, Stream& stream) override {
+    CudaStream& s = cuda_stream(stream);
+    const int bits = stored.half_bits / 2, groups = stored.padded_in / kExl3UnitSide;
+    const int64_t group = exl3_trellis_words(kExl3UnitSide, stored.padded_out, bits) * 4;
+    std::byte* piece = s.piece();
+    if (stored.half_bits % 2 != 0 || group > kPinnedBytes || piece == nullptr) return false;
+    const auto most = static_cast<int>(kPinnedBytes / group);
+    const auto* from = static_cast<const std::byte*>(stored.trellis);
+    for (int first = 0; first < groups; first += most) {
+      const int count = std::min(most, groups - first);
+      s.upload(piece, from + first * group, count * group);
+      s.check(
+          exl3_repack_groups(stored, piece, first, count, static_cast<uint32_t*>(to), s.handle()),
+          "exl3_repack_groups");
+    }
+    order = Exl3Order::kLanes;
+    return true;
+  }
+
   Status check_shape(const WorkspaceShape& s) const override {
     const struct {
       const char* what;

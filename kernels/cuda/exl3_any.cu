@@ -118,6 +118,17 @@ __global__ void repack_kernel(const uint32_t* from, int in, int out, int bits, u
   to[exl3_lane_word(in, bits, kt, nt, word)] = from[i];
 }
 
+// Words of groups of 64 inputs from tile row 4 first_group on.
+__global__ void repack_groups_kernel(const uint32_t* from, int64_t words, int first_group, int in,
+                                     int out, int bits, uint32_t* to) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= words) return;
+  const int64_t tile = i / (8 * bits);
+  const int word = static_cast<int>(i % (8 * bits)), columns = out / 16;
+  const int kt = 4 * first_group + static_cast<int>(tile / columns);
+  to[exl3_lane_word(in, bits, kt, static_cast<int>(tile % columns), word)] = from[i];
+}
+
 unsigned blocks_of(int64_t count, int threads) {
   return static_cast<unsigned>((count + threads - 1) / threads);
 }
@@ -163,6 +174,16 @@ cudaError_t exl3_repack(const Exl3Parts& from, uint32_t* to, cudaStream_t stream
   const int64_t words = exl3_trellis_words(from.padded_in, from.padded_out, bits);
   repack_kernel<<<blocks_of(words, 256), 256, 0, stream>>>(
       static_cast<const uint32_t*>(from.trellis), from.padded_in, from.padded_out, bits, to);
+  return cudaGetLastError();
+}
+
+cudaError_t exl3_repack_groups(const Exl3Parts& stored, const void* piece, int first, int count,
+                               uint32_t* to, cudaStream_t stream) {
+  const int bits = stored.half_bits / 2;
+  const int64_t words = exl3_trellis_words(kExl3UnitSide * count, stored.padded_out, bits);
+  repack_groups_kernel<<<blocks_of(words, 256), 256, 0, stream>>>(
+      static_cast<const uint32_t*>(piece), words, first, stored.padded_in, stored.padded_out, bits,
+      to);
   return cudaGetLastError();
 }
 

@@ -29,11 +29,16 @@ struct Exl3DenseJob {
   ValueType type = ValueType::kBf16;
 };
 
+// kWarps: few rows without wgmma; kMany: the kernels of many rows for any (with a workspace).
+enum class Exl3DenseKernels : uint8_t { kChosen, kWarps, kMany };
+
 struct Exl3DenseParams {
   int rows = 0;
   int jobs = 0;
   Exl3DenseJob job[kExl3JobsMax];
-  int cluster = 0;  // thread blocks that share an output block; 0: chosen (others: tests, benches)
+  // Other choices than the best, same bits: for tests and benches.
+  int cluster = 0;  // thread blocks that share an output block
+  Exl3DenseKernels kernels = Exl3DenseKernels::kChosen;
   // For more than kExl3FewRows rows: exl3_dense_workspace_bytes, 256-byte aligned. Without it, or
   // with less, the weights are decoded more often.
   void* workspace = nullptr;
@@ -63,5 +68,9 @@ cudaError_t exl3_unpack(const Exl3Parts& w, uint16_t* out, bool run_time, cudaSt
 
 // Device copies between orders: tiles -> lanes; `from` and `to` do not overlap. 1..8 whole bits.
 cudaError_t exl3_repack(const Exl3Parts& from, uint32_t* to, cudaStream_t stream);
+// A piece of it: groups [first, first + count) of 64 inputs of the stored trellis, which lie at
+// `piece`, into their places of the whole at `to`.
+cudaError_t exl3_repack_groups(const Exl3Parts& stored, const void* piece, int first, int count,
+                               uint32_t* to, cudaStream_t stream);
 
 }  // namespace tensorfold::cuda

@@ -13,6 +13,7 @@ CudaStream::~CudaStream() {
     if (event != nullptr) cudaEventDestroy(event);
   if (pinned_ != nullptr) cudaFreeHost(pinned_);
   if (tickets_ != nullptr) cudaFree(tickets_);
+  if (piece_ != nullptr) cudaFree(piece_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -79,6 +80,15 @@ void CudaStream::allow_shared(const void* kernel, int bytes) {
   shared_.emplace_back(kernel, bytes);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "cudaFuncSetAttribute");
+}
+
+std::byte* CudaStream::piece() {
+  if (piece_ == nullptr &&
+      cudaMalloc(reinterpret_cast<void**>(&piece_), kPinnedBytes) != cudaSuccess) {
+    cudaGetLastError();  // the caller goes another way
+    piece_ = nullptr;
+  }
+  return piece_;
 }
 
 void CudaStream::upload(void* to, const void* host, int64_t bytes) {

@@ -40,6 +40,10 @@ class CudaStream final : public Stream {
   void check(cudaError_t code, const char* call);
   const std::string& error() const { return error_; }  // empty: none so far
 
+  // kPinnedBytes of device memory for what is unpacked on its way, taken when first asked for;
+  // nullptr: there is none.
+  std::byte* piece();
+
   void allow_shared(const void* kernel, int bytes);
   void upload(void* to, const void* host, int64_t bytes);
   void wait();
@@ -60,6 +64,7 @@ class CudaStream final : public Stream {
 
   cudaStream_t stream_ = nullptr;
   int32_t* tickets_ = nullptr;
+  std::byte* piece_ = nullptr;
   int shared_bytes_max_ = 0;
   bool wait_each_ = false;
   Launch launches_[kLaunchesKept];
