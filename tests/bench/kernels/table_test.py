@@ -67,11 +67,16 @@ def check(folder: pathlib.Path) -> int:
         except table.Wrong as error:
             if says not in str(error):
                 wrong.append(f"{name}: '{error}' does not say {says}")
-    # Every published run has a table.
-    runs = [p for p in sorted((ROOT / "docs/runs").glob("*.json")) if "exl3" in p.name
-            and "peer" not in p.name and "library" not in p.name]
+    # Every published run has a table, with what was timed beside it.
+    folder = ROOT / "docs/runs"
+    runs = [p for p in sorted(folder.glob("*.json")) if '"kernel"' in p.read_text()
+            and not p.stem.endswith(("-peer", "-rows"))]
     for path in runs:
-        table.run([str(path)])
+        arguments = [str(path)]
+        for kind in ("peer", "library"):
+            beside = folder / f"{path.stem}-{kind}-rows.json"
+            arguments += [f"--{kind}", str(beside)] if beside.exists() else []
+        table.run(arguments)
     if not runs:
         wrong.append("no published run")
     for name in wrong:
