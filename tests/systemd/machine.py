@@ -231,7 +231,10 @@ class Machine:
 
 class Held:
     """All threads of a process but its first stand still, as in a hung engine: its loop, the first
-    thread, goes on. Ends with the object's `release`, or with the process."""
+    thread, goes on. Ends with the object's `release`, or with the process.
+
+    A thread is stopped wherever it is, so perhaps with a lock that every thread takes for a moment
+    (the allocator's, a counter's): whoever needs the loop meanwhile makes sure that it turns."""
 
     def __init__(self, pid: int):
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -244,6 +247,14 @@ class Held:
                 continue  # it has ended
             self.libc.ptrace(PTRACE_INTERRUPT, thread, 0, 0)
             self.threads.append(thread)
+        self.threads = [thread for thread in self.threads if self._stands(thread)]
+
+    @staticmethod
+    def _stands(thread: int) -> bool:
+        """Waits until it does; false if it ended instead."""
+        with contextlib.suppress(OSError):
+            return os.WIFSTOPPED(os.waitpid(thread, WALL)[1])
+        return False
 
     def reap(self) -> bool:
         """Lets go of threads that were killed: until then their process cannot end."""
@@ -254,7 +265,5 @@ class Held:
 
     def release(self) -> None:
         for thread in self.threads:
-            with contextlib.suppress(OSError):
-                os.waitpid(thread, WALL)  # only what stands still can be let go
             self.libc.ptrace(PTRACE_DETACH, thread, 0, 0)
         self.threads = []
