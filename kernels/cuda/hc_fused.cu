@@ -154,7 +154,8 @@ __device__ void store_row(const HcStepParams& p, int64_t r, int rank, const uint
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 1) hc_fused_kernel(HcStepParams p, int cluster_rows) {
+__global__ void __launch_bounds__(kThreads, 1)
+    hc_fused_kernel(HcStepParams p, const float* fn, int cluster_rows) {
   extern __shared__ __align__(16) std::byte memory[];
   const cg::cluster_group cluster = cg::this_cluster();
   const int rank = static_cast<int>(cluster.block_rank()), warp = warp_of();
@@ -167,8 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1) hc_fused_kernel(HcStepParams p, i
   auto* h_squares = reinterpret_cast<float*>(memory + at.h_squares);
   auto* sums = reinterpret_cast<float2*>(memory + at.sums);
   auto* inverse = reinterpret_cast<float*>(memory + at.inverse);
-  const float* w = static_cast<const float*>(p.fn->data) + int64_t{warp} * kStreams * p.hidden +
-                   int64_t{rank} * at.part;
+  const float* w = fn + int64_t{warp} * kStreams * p.hidden + int64_t{rank} * at.part;
   for (int i = lane_of() * 32; i < at.part; i += 32 * 32) prefetch_line(w + i);
   begin_programmatic();
   for (int r = 0; r < rows; ++r) mix_row(p, first_row + r, rank, x + r * at.part, h + r * at.part);
@@ -207,7 +207,8 @@ void launch(const HcStepParams& p, int cluster_rows, CudaStream& s) {
   const Layout at(p.hidden, cluster_rows);
   allow_shared(s, hc_fused_kernel<kRows>, at.bytes);
   launch_programmatic(s, hc_fused_kernel<kRows>, dim3(blocks_of(p.rows, cluster_rows) * kRanks),
-                      kThreads, at.bytes, kRanks, p, cluster_rows);
+                      kThreads, at.bytes, kRanks, p, static_cast<const float*>(p.fn->data),
+                      cluster_rows);
 }
 
 }  // namespace

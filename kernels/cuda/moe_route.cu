@@ -125,14 +125,14 @@ __device__ __forceinline__ void multiply(const Weights& w, const uint16_t* x, in
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads) route_few_kernel(MoeRouteParams p, int32_t* tickets) {
+__global__ void __launch_bounds__(kThreads)
+    route_few_kernel(MoeRouteParams p, const float4* gate, int32_t* tickets) {
   __shared__ Sum partial[kWarps][kExpertsPerBlock][kRows];
   __shared__ bool is_last;
   const int first_expert = blockIdx.x * kExpertsPerBlock, first_row = blockIdx.y * kRows;
   const int rows = min(kRows, p.rows - first_row);
   const int fours = p.hidden / 4, per = (fours + kThreads - 1) / kThreads * 32;
   const int begin = warp_of() * per + lane_of(), end = min(fours, (warp_of() + 1) * per);
-  const auto* gate = static_cast<const float4*>(p.gate->data);
   Weights w;
 #pragma unroll
   for (int e = 0; e < kExpertsPerBlock; ++e)
@@ -183,7 +183,8 @@ bool few_fits(const MoeRouteParams& p) {
 template <int kRows>
 void launch_few(const MoeRouteParams& p, CudaStream& s) {
   const dim3 grid(blocks_of(p.experts, kExpertsPerBlock), blocks_of(p.rows, kRows));
-  launch_programmatic(s, route_few_kernel<kRows>, grid, kThreads, 0, 1, p, s.tickets());
+  launch_programmatic(s, route_few_kernel<kRows>, grid, kThreads, 0, 1, p,
+                      static_cast<const float4*>(p.gate->data), s.tickets());
   s.launched("route_few", p.rows, p.experts, p.topk);
 }
 
