@@ -65,13 +65,20 @@ __device__ void combine(const AttentionCoreParams& p, const cg::cluster_group& c
   for (int i = first; i < kTileHeads * d / 2; i += size * kThreads) {
     const int h = i / (d / 2), channel = i % (d / 2) * 2;
     if (first_head + h >= p.heads) break;
-    float re = 0, im = 0;
-    for (int b = 0; b < blocks; ++b) {
+    float2 v[kBlocksMax];  // all asked for before the first is needed
+#pragma unroll
+    for (int b = 0; b < kBlocksMax; ++b) {
+      if (b >= blocks) break;
       const float* part = cluster.map_shared_rank(parts, b / kGroups) + b % kGroups * part_floats;
-      const float2 v = *reinterpret_cast<const float2*>(part + h * d + channel);
+      v[b] = *reinterpret_cast<const float2*>(part + h * d + channel);
+    }
+    float re = 0, im = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocksMax; ++b) {
+      if (b >= blocks) break;
       const float alpha = x.all_alpha[b][h];
-      re = re * alpha + v.x;
-      im = im * alpha + v.y;
+      re = re * alpha + v[b].x;
+      im = im * alpha + v[b].y;
     }
     *reinterpret_cast<uint32_t*>(p.out + (r * p.heads + first_head + h) * d + channel) =
         finished_pair(p, r, channel, re, im, x.denominator[h]);

@@ -169,23 +169,43 @@ __device__ inline void store_piece(const KeyTile& tile, int key, int part, int d
   to[1] = v.b;
 }
 
-// The keys that find_keys() found, as bf16, zeros where there is none.
-__device__ inline void gather_keys(const KeyTile& tile, int d, int t) {
-  constexpr int kDepth = 4;  // pieces of a thread in flight
-  const int parts = d / 16, pieces = kTileKeys * parts;
+// The keys that find_keys() found, as bf16, zeros where there is none. parts: d / 16. All packed
+// entries of a thread are asked for at once, staged rows four pieces at a time.
+__device__ inline void gather_keys(const KeyTile& tile, int d, int t, int parts) {
+  constexpr int kPacked = 16, kDepth = 4;  // pieces of a thread in flight
+  const int pieces = kTileKeys * parts;
+  for (int first = t; first < pieces; first += kTileThreads * kPacked) {
+    KeyPiece v[kPacked];
+#pragma unroll
+    for (int j = 0; j < kPacked; ++j) {
+      const int i = first + j * kTileThreads;
+      if (i < pieces && tile.kind[i / parts] == 2) v[j] = load_piece(tile, i / parts, i % parts, d);
+    }
+#pragma unroll
+    for (int j = 0; j < kPacked; ++j) {
+      const int i = first + j * kTileThreads;
+      if (i < pieces && tile.kind[i / parts] == 2) store_piece(tile, i / parts, i % parts, d, v[j]);
+    }
+  }
   for (int first = t; first < pieces; first += kTileThreads * kDepth) {
     KeyPiece v[kDepth];
 #pragma unroll
     for (int j = 0; j < kDepth; ++j) {
       const int i = first + j * kTileThreads;
-      if (i < pieces) v[j] = load_piece(tile, i / parts, i % parts, d);
+      if (i < pieces && tile.kind[i / parts] != 2) v[j] = load_piece(tile, i / parts, i % parts, d);
     }
 #pragma unroll
     for (int j = 0; j < kDepth; ++j) {
       const int i = first + j * kTileThreads;
-      if (i < pieces) store_piece(tile, i / parts, i % parts, d, v[j]);
+      if (i < pieces && tile.kind[i / parts] != 2) store_piece(tile, i / parts, i % parts, d, v[j]);
     }
   }
+}
+__device__ inline void gather_keys(const KeyTile& tile, int d, int t) {
+  if (d == kHeadDimMax)
+    gather_keys(tile, d, t, kHeadDimMax / 16);  // divisions by a constant
+  else
+    gather_keys(tile, d, t, d / 16);
 }
 
 // Heads [first_head, + 16) of a row, rotated, as bf16 [16][D + 8]; absent heads are zero. By all
