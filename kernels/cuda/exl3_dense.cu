@@ -1,59 +1,52 @@
 // Class D products with EXL3 weights (exl3_dense.h): which kernel takes a call, and its launches.
-// Few rows: exl3_few.cuh. More: exl3_many.cu where the caller gives a workspace, else groups of
-// few.
+// Few rows: exl3_few_group.cu where its parts fit, else exl3_few.cuh. More: exl3_many.cu where the
+// caller gives a workspace, else groups of few.
 #include "kernels/cuda/exl3_dense.h"
 
 #include <algorithm>
 
 #include "kernels/cuda/exl3_few.cuh"
+#include "kernels/cuda/exl3_few_group.h"
 #include "kernels/cuda/exl3_many.h"
 
 namespace tensorfold::cuda {
 namespace {
 
-template <int K, int RG>
-cudaError_t launch(const FewArgs& args, const Exl3Gpu& gpu, cudaStream_t stream) {
-  auto* kernel = &exl3_dense_kernel<K, RG>;
-  const Exl3DensePlan& plan = args.plan;
-  const cudaError_t e =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, args.layout.bytes);
-  if (e != cudaSuccess) return e;
-  int columns = args.columns;
-  if (args.jobs == 1 && plan.columns > 1) {
-    const int slots = gpu.multiprocessors * (plan.warps == kExl3SmallWarps ? 2 : 1);
-    if (columns > slots) columns = slots;
-  }
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(columns * plan.cluster),
-                        static_cast<unsigned>((args.rows + 4 * RG - 1) / (4 * RG)));
-  config.blockDim = dim3(static_cast<unsigned>(plan.warps * 32));
-  config.dynamicSmemBytes = static_cast<size_t>(args.layout.bytes);
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(plan.cluster);
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
-  config.attrs = attributes;
-  config.numAttrs = plan.cluster == 1 ? 1 : 2;
-  return cudaLaunchKernelEx(&config, kernel, args);
-}
-
 template <int K>
 cudaError_t launch_rows(const FewArgs& args, const Exl3Gpu& gpu, cudaStream_t stream) {
-  return args.rows <= 4 ? launch<K, 1>(args, gpu, stream) : launch<K, 2>(args, gpu, stream);
+  const int columns = few_grid_columns(args, gpu);
+  return args.rows <= 4 ? few_launch(&exl3_dense_kernel<K, 1>, args, columns, 4, stream)
+                        : few_launch(&exl3_dense_kernel<K, 2>, args, columns, 8, stream);
+}
+
+// Which kernels take few rows, and their cut; depth 0: none fits.
+Exl3DensePlan choose(const Exl3DenseShape& shape, const Exl3Gpu& gpu, const Exl3DenseParams& p,
+                     Exl3DenseKernels* kernels) {
+  const auto asked = p.kernels;
+  Exl3DensePlan plan;
+  if (asked == Exl3DenseKernels::kWide && exl3_few_wide_runs(gpu.major)) {
+    *kernels = Exl3DenseKernels::kWide;
+    plan = exl3_group_plan(shape, gpu, true, p.cluster, p.warps);
+    if (plan.depth > 0) return plan;
+  }
+  if (asked != Exl3DenseKernels::kWarps) {
+    *kernels = Exl3DenseKernels::kGroups;
+    plan = exl3_group_plan(shape, gpu, false, p.cluster, p.warps);
+    if (plan.depth > 0) return plan;
+  }
+  *kernels = Exl3DenseKernels::kWarps;
+  return exl3_dense_plan(shape, gpu, p.cluster);
 }
 
 // Jobs of one width and input size in one launch; more output blocks than the GPU takes at once
 // and several jobs: one after the other.
-cudaError_t launch_few(FewArgs& args, int bits, const Exl3Gpu& gpu, int cluster,
+cudaError_t launch_few(FewArgs& args, int bits, const Exl3DenseParams& p, const Exl3Gpu& gpu,
                        cudaStream_t stream) {
   const int rows = args.rows <= 4 ? args.rows : args.rows < kExl3FewRows ? args.rows : kExl3FewRows;
   args.columns = args.first_column[args.jobs];
   const Exl3DenseShape shape{args.job[0].weight.padded_in / 128, args.columns, bits, rows};
-  args.plan = exl3_dense_plan(shape, gpu, cluster);
+  Exl3DenseKernels kernels;
+  args.plan = choose(shape, gpu, p, &kernels);
   if (args.plan.depth == 0) return cudaErrorInvalidValue;
   if (args.jobs > 1 && args.plan.columns > 1) {
     for (int i = 0; i < args.jobs; ++i) {
@@ -62,13 +55,18 @@ cudaError_t launch_few(FewArgs& args, int bits, const Exl3Gpu& gpu, int cluster,
       one.jobs = 1;
       one.job[0] = args.job[i];
       one.first_column[1] = args.job[i].weight.padded_out / 128;
-      const cudaError_t e = launch_few(one, bits, gpu, cluster, stream);
+      const cudaError_t e = launch_few(one, bits, p, gpu, stream);
       if (e != cudaSuccess) return e;
     }
     return cudaSuccess;
   }
-  args.layout = exl3_dense_shared(args.plan, bits, rows);
   args.shift = exl3_sum_shift(shape.blocks);
+  if (kernels != Exl3DenseKernels::kWarps) {
+    const bool wide = kernels == Exl3DenseKernels::kWide;
+    args.layout = exl3_group_shared(args.plan, bits, rows, wide);
+    return exl3_few_group(args, bits, wide, gpu, stream);
+  }
+  args.layout = exl3_dense_shared(args.plan, bits, rows);
   switch (bits) {
 #define TF_CASE(K) \
   case K:          \
@@ -93,6 +91,7 @@ cudaError_t gpu_of(Exl3Gpu* gpu) {
   read(&gpu->multiprocessors, cudaDevAttrMultiProcessorCount);
   read(&gpu->block_bytes_max, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   read(&gpu->sm_bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  read(&gpu->major, cudaDevAttrComputeCapabilityMajor);
   return e;
 }
 
@@ -122,7 +121,9 @@ int rows_at_once(const Exl3DenseParams& p, int padded_in, int jobs) {
   int rows = std::min(p.rows, kExl3WorkspaceRows);
   while (rows > kExl3FewRows && jobs * exl3_many_bytes(rows, padded_in) > p.workspace_bytes)
     rows = (rows - 1) / kExl3ManyTile * kExl3ManyTile;
-  return p.workspace == nullptr || rows <= kExl3FewRows ? 0 : rows;
+  if (p.workspace == nullptr || jobs * exl3_many_bytes(rows, padded_in) > p.workspace_bytes)
+    return 0;
+  return rows;
 }
 
 // The jobs with job `begin`'s input size, in groups of rows. *taken: whether they were launched.
@@ -174,7 +175,7 @@ cudaError_t exl3_dense(const Exl3DenseParams& p, cudaStream_t stream, const char
       if (e != cudaSuccess) return e;
       continue;
     }
-    if (p.rows > kExl3FewRows) {
+    if (p.rows > kExl3FewRows || p.kernels == Exl3DenseKernels::kMany) {
       bool taken = false;
       e = run_many(p, i, gpu, stream, done, &taken);
       if (e != cudaSuccess) return e;
@@ -183,7 +184,7 @@ cudaError_t exl3_dense(const Exl3DenseParams& p, cudaStream_t stream, const char
     const int bits = p.job[i].weight.half_bits / 2;
     FewArgs args;
     add_jobs(p, 0, p.rows, i, bits, done, args);
-    e = launch_few(args, bits, gpu, p.cluster, stream);
+    e = launch_few(args, bits, p, gpu, stream);
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;

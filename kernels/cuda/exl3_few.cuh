@@ -7,40 +7,9 @@
 // row. Bytes: the trellis once per 4 RG rows, plus rows.
 #pragma once
 
-#include "kernels/cuda/exl3_fixed.cuh"
+#include "kernels/cuda/exl3_few_part.cuh"
 
 namespace tensorfold::cuda {
-
-struct FewArgs {
-  int rows = 0, jobs = 0, columns = 0;  // columns of all jobs
-  int shift = 0;                        // exl3_sum_shift
-  Exl3DensePlan plan;
-  Exl3DenseShared layout;
-  int first_column[kExl3JobsMax + 1] = {};  // first output block of each job
-  Exl3DenseJob job[kExl3JobsMax];
-};
-
-// A thread block's part of a call.
-struct FewPart {
-  int job, column, end_column, apart;  // columns of the job: this one, then every apart-th
-  int first_row, rows;
-  int rank, first_block, count;  // of the cluster; input blocks
-
-  __device__ __forceinline__ FewPart(const FewArgs& a, int rows_max) {
-    const int size = a.plan.cluster;
-    const int ctas = static_cast<int>(gridDim.x) / size, mine = static_cast<int>(blockIdx.x) / size;
-    rank = size == 1 ? 0 : static_cast<int>(cluster_rank());
-    job = 0;
-    while (mine >= a.first_column[job + 1]) ++job;
-    column = mine - a.first_column[job];
-    end_column = a.first_column[job + 1] - a.first_column[job];
-    apart = a.jobs == 1 ? ctas : end_column;  // one column, unless the launch has one job
-    first_row = blockIdx.y * rows_max;
-    rows = min(rows_max, a.rows - first_row);
-    first_block = rank * a.plan.cta_blocks;
-    count = min(a.plan.cta_blocks, a.plan.blocks - first_block);
-  }
-};
 
 // A warp's codes: units of 64 x 64 in the order of its steps, through a ring of its own. Step g of
 // a thread block belongs to warp g mod warps: columns one after the other, in each its blocks, of
@@ -108,33 +77,6 @@ struct FewRing {
     }
   }
 };
-
-// Rows of this thread block's inputs: rotated, quantised, each block given to `store(row, block,
-// integers)`, its scale and center kept, the largest bits of a row in top[row].
-template <typename Store>
-__device__ __forceinline__ void few_rotate(const FewArgs& a, const FewPart& p, uint8_t* smem,
-                                           const Store& store) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-  const Exl3DenseJob& job = a.job[p.job];
-  auto* blocks = reinterpret_cast<FixedBlock*>(smem + a.layout.scale);
-  auto* top = reinterpret_cast<uint32_t*>(smem + a.layout.top);
-  for (int i = warp; i < p.rows * p.count; i += warps) {
-    const int row = i / p.count, block = i % p.count;
-    float v[4];
-    rotated_block(job.x + (p.first_row + row) * job.x_stride, job.in, job.weight.suh,
-                  p.first_block + block, lane, v);
-    FixedQuant f = fixed_quantise(v);
-#ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
-    if (gridDim.y > 1)
-      for (int& q : f.q) q &= ~3;
-#endif
-    store(row, block, f.q);
-    if (lane == 0) {
-      blocks[row * a.plan.cta_blocks + block] = f.block;
-      atomicMax(top + row, f.top_bits);
-    }
-  }
-}
 
 // This lane's rows: where their bytes begin, and what their sums are scaled by.
 template <int RG>
@@ -340,17 +282,22 @@ __device__ __forceinline__ void few_columns(const FewArgs& a, const FewPart& p,
 // High and low bytes of a block's integers, as the products of warps read them.
 struct FewStore {
   uint8_t* q;
-  int stride, lane;
-  __device__ __forceinline__ void operator()(int row, int block, const int (&v)[4]) const {
-    uint32_t high = 0, low = 0;
+  int stride;
+  __device__ __forceinline__ void operator()(int row, int block, int sub,
+                                             const int (&v)[16]) const {
+    uint32_t high[4], low[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      low |= static_cast<uint32_t>(v[j] & 0xff) << (8 * j);
-      high |= static_cast<uint32_t>(((v[j] + 128) >> 8) & 0xff) << (8 * j);
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t a = __byte_perm(v[4 * i], v[4 * i + 1], 0x5410);
+      const uint32_t b = __byte_perm(v[4 * i + 2], v[4 * i + 3], 0x5410);
+      low[i] = __byte_perm(a, b, 0x6420);
+      const uint32_t c = __byte_perm(v[4 * i] + 128, v[4 * i + 1] + 128, 0x5410);
+      const uint32_t d = __byte_perm(v[4 * i + 2] + 128, v[4 * i + 3] + 128, 0x5410);
+      high[i] = __byte_perm(c, d, 0x7531);
     }
-    auto* to = reinterpret_cast<uint32_t*>(q + 2 * row * stride + block * 128) + lane;
-    to[0] = high;
-    to[stride / 4] = low;
+    uint8_t* to = q + 2 * row * stride + block * 128 + 16 * sub;
+    *reinterpret_cast<uint4*>(to) = make_uint4(high[0], high[1], high[2], high[3]);
+    *reinterpret_cast<uint4*>(to + stride) = make_uint4(low[0], low[1], low[2], low[3]);
   }
 };
 
@@ -368,8 +315,7 @@ __global__ void __launch_bounds__(kExl3LargeWarps * 32, 1)
   const FewExchange exchange(a, p.rank, smem);
   few_begin(a, p, exchange, smem);
   allow_next();
-  wait_for_previous();
-  few_rotate(a, p, smem, FewStore{smem + a.layout.q, a.layout.stride, lane});
+  few_rotate(a, p, smem, FewStore{smem + a.layout.q, a.layout.stride});
   __syncthreads();
   if (exchange.size > 1)
     few_send_tops(exchange, reinterpret_cast<const uint32_t*>(smem + a.layout.top));
@@ -383,6 +329,41 @@ __global__ void __launch_bounds__(kExl3LargeWarps * 32, 1)
   few_columns(a, p, exchange, in, 2 * p.count, warp, a.plan.warps, smem, [&](int at, int offset) {
     few_step<K, RG>(in, at >> 1, offset + 64 * (at & 1), one, lane, take);
   });
+}
+
+// Output blocks (clusters) of a launch's grid: all, or as many as run at once.
+inline int few_grid_columns(const FewArgs& args, const Exl3Gpu& gpu) {
+  const int slots = gpu.multiprocessors * args.plan.on_sm;
+  const bool in_turn = args.jobs == 1 && args.plan.columns > 1 && args.columns > slots;
+  return in_turn ? slots : args.columns;
+}
+
+// All of a multiprocessor's memory as shared memory: the next kernel's thread blocks find room.
+template <typename Kernel>
+cudaError_t few_launch(Kernel* kernel, const FewArgs& args, int columns, int rows_of_block,
+                       cudaStream_t stream) {
+  cudaError_t e =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, args.layout.bytes);
+  if (e == cudaSuccess)
+    e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);
+  if (e != cudaSuccess) return e;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(columns * args.plan.cluster),
+                        static_cast<unsigned>((args.rows + rows_of_block - 1) / rows_of_block));
+  config.blockDim = dim3(static_cast<unsigned>(args.plan.warps * 32));
+  config.dynamicSmemBytes = static_cast<size_t>(args.layout.bytes);
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(args.plan.cluster);
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = args.plan.cluster == 1 ? 1 : 2;
+  return cudaLaunchKernelEx(&config, kernel, args);
 }
 
 }  // namespace tensorfold::cuda

@@ -27,6 +27,11 @@ __device__ __forceinline__ int fixed_center(int sum) {
   return -kWhole * sum - __float2int_rn(kPart * static_cast<float>(sum));
 }
 
+// What a block's values are multiplied by to become integers.
+__device__ __forceinline__ float fixed_quant_inverse(float top) {
+  return top < 1e-30f ? 0.0f : kQuantMax / top;
+}
+
 // This lane's four values of a block as integers; top_bits: of the block's largest size. A NaN or
 // an infinity makes the row's scale, and with it every output of the row, one.
 struct FixedQuant {
@@ -42,7 +47,7 @@ __device__ __forceinline__ FixedQuant fixed_quantise(const float (&v)[4]) {
   for (int i = 0; i < 4; ++i) bits = max(bits, __float_as_uint(fabsf(v[i])));
   out.top_bits = __reduce_max_sync(0xffffffffu, bits);
   const float top = __uint_as_float(out.top_bits);
-  const float inverse = top < 1e-30f ? 0.0f : kQuantMax / top;
+  const float inverse = fixed_quant_inverse(top);
   int sum = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

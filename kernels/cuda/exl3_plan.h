@@ -25,6 +25,7 @@ struct Exl3Gpu {
   int multiprocessors = 0;
   int block_bytes_max = 0;  // shared memory that one thread block may have
   int sm_bytes = 0;         // of a multiprocessor
+  int major = 0;            // of its compute capability
 };
 
 // The products of one launch: same input blocks and bits.
@@ -42,6 +43,7 @@ struct Exl3DensePlan {
   int warps = 0;
   int depth = 0;    // units of a warp's ring; 0: does not fit
   int columns = 1;  // at most, of a thread block one after the other (cluster 1 only)
+  int on_sm = 1;    // thread blocks that fit a multiprocessor
 };
 
 // Where a thread block's parts lie in shared memory, in bytes.
@@ -105,6 +107,7 @@ constexpr Exl3DensePlan exl3_dense_ring(Exl3DensePlan p, const Exl3DenseShape& s
     if (depth > kExl3DepthMax) depth = kExl3DepthMax;
     if (depth < c.least && depth < needed) continue;
     p.depth = depth;
+    p.on_sm = c.bytes == half ? 2 : 1;
     return p;
   }
   p.depth = 0;
@@ -136,7 +139,8 @@ constexpr Exl3DensePlan exl3_dense_plan(const Exl3DenseShape& s, const Exl3Gpu& 
 }
 
 // The same by groups of four warps (exl3_few_group.cu): a group takes steps of 128 outputs by one
-// block, codes come in stages of a step, a row's bytes lie four times. depth: stages of a group.
+// block, codes come in stages of a step. depth: stages of a group. `wide`: for wgmma, a row's bytes
+// lie four times.
 inline constexpr int kExl3GroupStagesMax = 4;
 inline constexpr int kExl3GroupWarps = 4;
 
@@ -146,10 +150,12 @@ constexpr int exl3_group_columns(int rows) { return rows <= 4 ? 8 : 16; }
 constexpr int exl3_group_step_bytes(int columns) { return 32 * columns + 16; }
 constexpr int exl3_group_unit_bytes(int columns) { return 8 * exl3_group_step_bytes(columns) + 32; }
 
-constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, int rows) {
+constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, int rows, bool wide) {
   Exl3DenseShared s;
   s.q = p.warps / kExl3GroupWarps * p.depth * bits * 2048;
-  s.scale = s.q + p.cta_blocks * 2 * exl3_group_unit_bytes(exl3_group_columns(rows));
+  s.stride = p.cta_blocks * 128 + 64;
+  s.scale = s.q + (wide ? p.cta_blocks * 2 * exl3_group_unit_bytes(exl3_group_columns(rows))
+                        : 2 * rows * s.stride);
   s.sums = (s.scale + rows * p.cta_blocks * 8 + 15) / 16 * 16;
   s.parts = s.sums + (p.columns > 1 ? 2 : 1) * rows * kExl3SumStride * 4;
   const int parts = p.cluster == 1 ? 0 : (rows + p.cluster - 1) / p.cluster * p.cluster;
@@ -159,24 +165,31 @@ constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, in
   return s;
 }
 
+// `warps` > 0 asks for that many.
 constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s,
-                                        const Exl3Gpu& gpu) {
+                                        const Exl3Gpu& gpu, bool wide, int warps) {
+  constexpr int kStaticBytes = 1024;  // more than the kernel has of its own
   const int half = gpu.sm_bytes / 2 - 1024;
   const struct {
-    int warps, bytes;
-  } choices[] = {
-      {8, half}, {16, gpu.block_bytes_max}, {12, gpu.block_bytes_max}, {8, gpu.block_bytes_max}};
+    int warps, bytes, least;
+  } choices[] = {{s.rows <= 4 ? 12 : 8, half, 2},
+                 {8, half, 2},
+                 {12, gpu.block_bytes_max, 2},
+                 {8, gpu.block_bytes_max, 2},
+                 {4, gpu.block_bytes_max, 2}};
   for (const auto& c : choices) {
+    if (warps > 0 && c.warps != warps) continue;
     p.warps = c.warps;
     p.depth = 0;
-    const int groups = c.warps / kExl3GroupWarps,
-              fixed = exl3_group_shared(p, s.bits, s.rows).bytes;
+    const int groups = c.warps / kExl3GroupWarps;
+    const int fixed = exl3_group_shared(p, s.bits, s.rows, wide).bytes + kStaticBytes;
     const int needed = (p.cta_blocks * p.columns + groups - 1) / groups;
     int depth = c.bytes > fixed ? (c.bytes - fixed) / (groups * s.bits * 2048) : 0;
     if (depth > needed) depth = needed;
     if (depth > kExl3GroupStagesMax) depth = kExl3GroupStagesMax;
-    if (depth < 2 && depth < needed) continue;
+    if (depth < c.least && depth < needed) continue;
     p.depth = depth;
+    p.on_sm = c.bytes == half ? 2 : 1;
     return p;
   }
   p.depth = 0;
@@ -184,8 +197,8 @@ constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s
 }
 
 // depth 0: none fits (many blocks for one thread block's rows).
-constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu,
-                                        int cluster = 0) {
+constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu, bool wide,
+                                        int cluster = 0, int warps = 0) {
   constexpr int kStartSteps = 2, kExchangeSteps = 1;
   Exl3DensePlan best;
   int64_t best_cost = -1;
@@ -195,7 +208,7 @@ constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& 
     const int at_once = exl3_clusters_at_once(gpu.multiprocessors, p.cluster);
     const int waves = (s.columns + at_once - 1) / at_once;
     p.columns = p.cluster == 1 ? waves : 1;
-    p = exl3_group_ring(p, s, gpu);
+    p = exl3_group_ring(p, s, gpu, wide, warps);
     if (p.depth == 0) continue;
     const int64_t cost =
         int64_t{waves} * (p.cta_blocks + kStartSteps) + (p.cluster > 1 ? kExchangeSteps : 0);

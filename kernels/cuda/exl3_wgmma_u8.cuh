@@ -1,6 +1,6 @@
 // wgmma of sm_90a on bytes: 64 outputs (left operand in registers, unsigned) by N columns (shared
-// memory, signed, as `b` describes) by 32 inputs, exact 32-bit sums. One overload per number of sums
-// a thread holds: N / 2. add 0: the sums begin anew.
+// memory, signed, as `b` describes) by 32 inputs, exact 32-bit sums. One overload per number of
+// sums a thread holds: N / 2. add 0: the sums begin anew.
 #pragma once
 
 #include <cstdint>

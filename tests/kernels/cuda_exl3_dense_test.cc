@@ -25,12 +25,14 @@ struct Case {
         rows(rows_) {}
 
   // `many`: with the workspace of more than a few rows.
-  std::vector<float> run(int first, int count, int cluster = 0, bool many = true) {
+  std::vector<float> run(int first, int count, int cluster = 0, bool many = true,
+                         cuda::Exl3DenseKernels kernels = cuda::Exl3DenseKernels::kChosen) {
     DeviceArray<float> y(static_cast<size_t>(count) * static_cast<size_t>(layer.out));
     cuda::Exl3DenseParams p;
     p.rows = count;
     p.jobs = 1;
     p.cluster = cluster;
+    p.kernels = kernels;
     p.workspace_bytes = many ? cuda::exl3_dense_workspace_bytes(count, layer.in, 1) : 0;
     DeviceArray<std::byte> workspace(static_cast<size_t>(p.workspace_bytes));
     p.workspace = workspace.get();
@@ -137,10 +139,12 @@ BOOST_AUTO_TEST_CASE(no_cut_changes_a_bit) {
       Case c(1408, 512, bits, rows, 60u + static_cast<uint32_t>(bits));
       const std::vector<float> chosen = c.run(0, rows);
       SameRows same("cuts");
-      for (int cluster = 1; cluster <= 8; ++cluster) {
-        const std::vector<float> cut = c.run(0, rows, cluster);
-        same.compare(cut.data(), chosen.data(), chosen.size());
-      }
+      using Kernels = cuda::Exl3DenseKernels;
+      for (const auto kernels : {Kernels::kWarps, Kernels::kGroups, Kernels::kWide, Kernels::kMany})
+        for (int cluster = 0; cluster <= 8; ++cluster) {
+          const std::vector<float> cut = c.run(0, rows, cluster, true, kernels);
+          same.compare(cut.data(), chosen.data(), chosen.size());
+        }
       same.check();
     }
 }

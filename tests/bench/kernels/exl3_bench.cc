@@ -129,19 +129,24 @@ struct DenseCalls {
     }
     return p;
   }
-  void time(int cluster) {
-    row.time = time_calls(static_cast<int>(copies.size()), [&](int i, cudaStream_t stream) {
-      for (cuda::Exl3DenseParams p : copies[static_cast<size_t>(i)]) {
-        p.cluster = cluster;
-        TF_BENCH_CUDA(cuda::exl3_dense(p, stream));
-      }
-    });
+  void time(const cuda::Exl3DenseParams& how = {}, int replays = kReplays) {
+    row.time = time_calls(
+        static_cast<int>(copies.size()),
+        [&](int i, cudaStream_t stream) {
+          for (cuda::Exl3DenseParams p : copies[static_cast<size_t>(i)]) {
+            p.cluster = how.cluster;
+            p.warps = how.warps;
+            p.kernels = how.kernels;
+            TF_BENCH_CUDA(cuda::exl3_dense(p, stream));
+          }
+        },
+        replays);
   }
 };
 
 Row bench_dense(const DenseCase& c) {
   DenseCalls calls(c);
-  calls.time(0);
+  calls.time();
   calls.row.error = 0;
   for (const cuda::Exl3DenseParams& p : calls.copies[1])
     for (int i = 0; i < p.jobs; ++i)
@@ -149,18 +154,33 @@ Row bench_dense(const DenseCase& c) {
   return calls.row;
 }
 
-// Microseconds of every case by the size of the cluster, 0: as chosen.
+// Microseconds of every case by the kernels and the size of the cluster (0: as chosen).
 void print_cuts() {
+  using Kernels = cuda::Exl3DenseKernels;
+  const struct {
+    const char* name;
+    Kernels kernels;
+    int warps;
+  } kinds[] = {{"warps", Kernels::kWarps, 0},       {"groups 8", Kernels::kGroups, 8},
+               {"groups 12", Kernels::kGroups, 12}, {"wide 8", Kernels::kWide, 8},
+               {"wide 12", Kernels::kWide, 12},     {"many", Kernels::kMany, 0}};
   for (const DenseCase& c : kDense) {
-    if (c.calls.size() > 1) continue;
     DenseCalls calls(c);
-    std::printf("%-34s", c.name);
-    for (int cluster = 0; cluster <= cuda::kExl3ClusterMax; ++cluster) {
-      calls.time(cluster);
-      std::printf(" %7.2f", calls.row.time.median_us);
+    for (const auto& kind : kinds) {
+      if (c.rows > cuda::kExl3FewRows && kind.kernels != Kernels::kMany) continue;
+      std::printf("%-34s %-10s", c.name, kind.name);
+      for (int cluster = 0; cluster <= cuda::kExl3ClusterMax; ++cluster) {
+        if (cluster > 0 && c.calls.size() > 1) break;
+        cuda::Exl3DenseParams how;
+        how.cluster = cluster;
+        how.warps = kind.warps;
+        how.kernels = kind.kernels;
+        calls.time(how, 10);
+        std::printf(" %7.2f", calls.row.time.median_us);
+      }
+      std::printf("\n");
+      std::fflush(stdout);
     }
-    std::printf("\n");
-    std::fflush(stdout);
   }
 }
 

@@ -1,0 +1,403 @@
+// See exl3_few_group.h.
+//
+// A group takes steps of 128 outputs by one block of 128 inputs. Warp w of it decodes 32 outputs:
+// half w % 2, tile columns 2 (w / 2) and the next. A product of the matrix unit takes 16 outputs
+// (of wgmma: 16 of each warp) by 8 inputs, four bytes each, by the high and low bytes of 4 or 8
+// rows. Bytes: the trellis once per 4 or 8 rows, plus rows. Instructions a weight: window 2,
+// product 1, matrix 1/4.
+#include "kernels/cuda/exl3_few_group.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TF_GROUP_WGMMA 1
+#include "kernels/cuda/exl3_wgmma_u8.cuh"
+#else
+#define TF_GROUP_WGMMA 0
+#endif
+
+namespace tensorfold::cuda {
+namespace {
+
+constexpr int kGroupThreads = kExl3GroupWarps * 32;
+
+// A group's codes: stages of a step (128 outputs by 128 inputs), through a ring of its own; step g
+// of a thread block belongs to group g mod groups. One thread starts copies.
+template <int K>
+struct GroupRing {
+  static constexpr uint32_t kHalfBytes = K * 1024, kStageBytes = 2 * kHalfBytes;
+  const uint8_t* codes;
+  int64_t strip_bytes;
+  uint32_t ring, barriers;  // full ones, then empty ones
+  int depth, steps, groups, columns_apart;
+  int next_step, next_column, end_column;
+  int write = 0, read = 0, taken = 0;
+  uint32_t parity = 0, write_parity = 0;
+
+  __device__ __forceinline__ GroupRing(const FewArgs& a, const FewPart& p, int group, uint8_t* smem)
+      : codes(static_cast<const uint8_t*>(a.job[p.job].weight.trellis)),
+        strip_bytes(int64_t{a.plan.blocks} * kHalfBytes),
+        ring(shared_place(smem) + group * a.plan.depth * kStageBytes),
+        barriers(shared_place(smem + a.layout.barriers) + group * 2 * kExl3GroupStagesMax * 8),
+        depth(a.plan.depth),
+        steps(p.count),
+        groups(a.plan.warps / kExl3GroupWarps),
+        columns_apart(p.apart),
+        next_step(group),
+        next_column(p.column),
+        end_column(p.end_column) {
+    settle();
+  }
+  __device__ __forceinline__ void settle() {
+    while (next_step >= steps) {
+      next_step -= steps;
+      next_column += columns_apart;
+    }
+  }
+  __device__ __forceinline__ uint32_t full(int stage) const { return barriers + stage * 8; }
+  __device__ __forceinline__ uint32_t empty(int stage) const {
+    return barriers + (kExl3GroupStagesMax + stage) * 8;
+  }
+  __device__ __forceinline__ void init() const {
+    for (int s = 0; s < depth; ++s) {
+      barrier_init(full(s));
+      barrier_init(empty(s), kExl3GroupWarps);
+    }
+    barrier_init_done();
+  }
+  __device__ __forceinline__ bool more() const { return next_column < end_column; }
+  // The next step's codes into stage `write`, which is free.
+  __device__ __forceinline__ void load(int first_block) {
+    barrier_expect(full(write), kStageBytes);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      bulk_load(ring + write * kStageBytes + half * kHalfBytes,
+                codes + (2 * next_column + half) * strip_bytes +
+                    int64_t{first_block + next_step} * kHalfBytes,
+                kHalfBytes, full(write));
+    if (++write == depth) write = 0;
+    next_step += groups;
+    settle();
+  }
+  // Once the group has left the stage that it took last but one.
+  __device__ __forceinline__ void refill(int first_block) {
+    if (++taken < 2 || !more()) return;
+    barrier_wait(empty(write), write_parity);
+    if (write + 1 == depth) write_parity ^= 1;
+    load(first_block);
+  }
+};
+
+// The 2 K words of a lane for its two tile columns of a unit; `from`: the first two.
+template <int K>
+__device__ __forceinline__ void load_words(uint32_t from, int first, uint32_t (&words)[2 * K]) {
+#pragma unroll
+  for (int j = 0; j < K; ++j) {
+    const int word = first + 2 * j;  // of the lane's 4 K
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(words[2 * j]), "=r"(words[2 * j + 1])
+                 : "r"(from + (word >> 2) * 512 + (word & 3) * 4)
+                 : "memory");
+  }
+}
+
+// Adds a block's products of a lane's rows to the sums at `place`: acc[rg][i] of tile column i.
+template <int RG>
+__device__ __forceinline__ void group_add(const FewRows<RG>& in, int block, int place, float one,
+                                          const int (&acc)[RG][2][4]) {
+#pragma unroll
+  for (int rg = 0; rg < RG; ++rg) {
+    if (in.sum[rg] == nullptr) continue;
+    const FixedBlock b = in.block[rg][block];
+    const int ratio = fixed_ratio(b.scale, in.inverse[rg], one);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int c = fixed_product(acc[rg][i][2 * h], acc[rg][i][2 * h + 1], b.center);
+        atomicAdd(in.sum[rg] + place + 16 * i + 8 * h, __mulhi(c, ratio));
+      }
+  }
+}
+
+// A step's codes, unit by unit: multiply(words, unit).
+template <int K, typename Multiply>
+__device__ __forceinline__ void group_units(GroupRing<K>& ring, int first_block, int warp, int lane,
+                                            const Multiply& multiply) {
+  const uint32_t stage = ring.ring + ring.read * GroupRing<K>::kStageBytes +
+                         (warp & 1) * GroupRing<K>::kHalfBytes + lane * 16;
+  const bool second = (warp >> 1) != 0;  // half of a lane's words
+  barrier_wait(ring.full(ring.read), ring.parity);
+#pragma unroll
+  for (int unit = 0; unit < 2; ++unit) {
+    uint32_t words[2 * K];
+    if (second)
+      load_words<K>(stage + unit * (K * 512), 2 * K, words);
+    else
+      load_words<K>(stage + unit * (K * 512), 0, words);
+    __syncwarp();
+    if (unit == 0) {
+      if (threadIdx.x % kGroupThreads == 0) ring.refill(first_block);
+      __syncwarp();
+    } else if (lane == 0) {
+      barrier_arrive(ring.empty(ring.read));
+    }
+    multiply(words, unit);
+  }
+  if (++ring.read == ring.depth) {
+    ring.read = 0;
+    ring.parity ^= 1;
+  }
+}
+
+// A unit's products by mma.sync; x: this lane's 16 bytes of each row group.
+template <int K, int RG>
+__device__ __forceinline__ void group_product(const uint32_t (&words)[2 * K], const uint4 (&x)[RG],
+                                              int lane, int (&acc)[RG][2][4]) {
+  uint32_t run[2][K + 1];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < K; ++j) run[i][j + 1] = words[i * K + j];
+    run[i][0] = __shfl_sync(0xffffffffu, run[i][K], (lane + 28) & 31);
+  }
+#pragma unroll
+  for (int h = 0; h < 8; ++h) {
+    constexpr uint32_t kSplat[4] = {0x0000, 0x1111, 0x2222, 0x3333};
+    const int tt = h >> 1, half = h & 1, v = tt * 8 + half * 2;
+    uint32_t b[RG][2];
+#pragma unroll
+    for (int rg = 0; rg < RG; ++rg) {
+      const int at = (tt >> 1) + 2 * half;
+      const uint32_t word = at == 0 ? x[rg].x : at == 1 ? x[rg].y : at == 2 ? x[rg].z : x[rg].w;
+      b[rg][0] = __byte_perm(word, 0, kSplat[2 * (tt & 1)]);
+      b[rg][1] = __byte_perm(word, 0, kSplat[2 * (tt & 1) + 1]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t a0 = window_at(run[i], K, v) * kMul1;
+      const uint32_t a1 = window_at(run[i], K, v + 4) * kMul1;
+      const uint32_t a2 = window_at(run[i], K, v + 1) * kMul1;
+      const uint32_t a3 = window_at(run[i], K, v + 5) * kMul1;
+#pragma unroll
+      for (int rg = 0; rg < RG; ++rg) mma_u8s8(acc[rg][i], a0, a1, a2, a3, b[rg][0], b[rg][1]);
+    }
+  }
+}
+
+// A step: 128 outputs by block `block` of this thread block's inputs, added to the sums at `place`.
+template <int K, int RG>
+struct GroupStep {
+  using Store = FewStore;
+  static __device__ __forceinline__ Store store(const FewArgs& a, uint8_t* smem) {
+    return {smem + a.layout.q, a.layout.stride};
+  }
+  static __device__ __forceinline__ void run(GroupRing<K>& ring, const FewRows<RG>& in, int block,
+                                             int first_block, int place, uint32_t rows, float one,
+                                             int warp, int lane) {
+    (void)rows;
+    int acc[RG][2][4] = {};
+    group_units<K>(ring, first_block, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
+      uint4 x[RG];
+#pragma unroll
+      for (int rg = 0; rg < RG; ++rg)
+        x[rg] = *reinterpret_cast<const uint4*>(in.q[rg] + block * 128 + unit * 64);
+      group_product<K, RG>(words, x, lane, acc);
+    });
+    group_add<RG>(in, block, place, one, acc);
+  }
+};
+
+#if TF_GROUP_WGMMA
+
+// Columns of N bytes by 16 inputs' places, no swizzle: pieces of 8 columns x 16 bytes.
+template <int N>
+__device__ __forceinline__ uint64_t piece_descriptor(uint32_t address) {
+  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (uint64_t{N} << 16) |
+         (uint64_t{128 / 16} << 32);
+}
+
+// High and low bytes of a block's integers, each four times, as wgmma reads them: of 64 inputs,
+// product 2 p + q takes inputs 16 t + 2 p + 8 q + {0, 1} from every t.
+template <int N>
+struct GroupStore {
+  uint8_t* q;
+  __device__ __forceinline__ void operator()(int row, int block, int sub,
+                                             const int (&v)[16]) const {
+    uint8_t* to =
+        q + (2 * block + (sub >> 2)) * exl3_group_unit_bytes(N) + row * 32 + (sub & 3) * 4;
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+      const int product = 2 * ((k % 8) / 2) + k / 8;
+      uint8_t* at = to + product * exl3_group_step_bytes(N) + (k & 1) * 16 * N;
+      const auto low = static_cast<uint32_t>(v[k]), high = static_cast<uint32_t>(v[k] + 128);
+      *reinterpret_cast<uint32_t*>(at) = __byte_perm(high, 0, 0x1111);
+      *reinterpret_cast<uint32_t*>(at + 16) = __byte_perm(low, 0, 0x0000);
+    }
+  }
+};
+
+// Operands in flight, and waiting until the ones to be written are free.
+inline constexpr int kGroupOperands = 3;
+
+template <int kPending>
+__device__ __forceinline__ void group_wait(uint32_t (&x)[2][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(x[i][j]));
+}
+
+// A step's products: acc[i][4 j + ..] of tile column 2 (warp / 2) + i. rows: descriptor of the
+// block's bytes.
+template <int K, int N>
+__device__ __forceinline__ void group_unit(const uint32_t (&words)[2 * K], int unit, uint64_t rows,
+                                           int lane, uint32_t (&x)[kGroupOperands][2][4],
+                                           int (&acc)[2][N / 2]) {
+  uint32_t run[2][K + 1];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < K; ++j) run[i][j + 1] = words[i * K + j];
+    run[i][0] = __shfl_sync(0xffffffffu, run[i][K], (lane + 28) & 31);
+  }
+#pragma unroll
+  for (int h = 0; h < 8; ++h) {
+    const int v = (h >> 1) * 8 + (h & 1) * 2, product = 8 * unit + h;
+    uint32_t(&to)[2][4] = x[product % kGroupOperands];
+    if (product >= kGroupOperands) group_wait<kGroupOperands - 1>(to);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      to[i][0] = window_at(run[i], K, v) * kMul1;
+      to[i][1] = window_at(run[i], K, v + 4) * kMul1;
+      to[i][2] = window_at(run[i], K, v + 1) * kMul1;
+      to[i][3] = window_at(run[i], K, v + 5) * kMul1;
+    }
+    const uint64_t b =
+        rows + static_cast<uint64_t>(
+                   (unit * exl3_group_unit_bytes(N) + h * exl3_group_step_bytes(N)) / 16);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    wgmma_u8(acc[0], to[0], b, product);
+    wgmma_u8(acc[1], to[1], b, product);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  }
+}
+
+// The same by wgmma; rows: shared address of the bytes.
+template <int K, int RG>
+struct WideStep {
+  static constexpr int N = 8 * RG;
+  using Store = GroupStore<N>;
+  static __device__ __forceinline__ Store store(const FewArgs& a, uint8_t* smem) {
+    return {smem + a.layout.q};
+  }
+  static __device__ __forceinline__ void run(GroupRing<K>& ring, const FewRows<RG>& in, int block,
+                                             int first_block, int place, uint32_t rows, float one,
+                                             int warp, int lane) {
+    int acc[2][N / 2];
+    uint32_t x[kGroupOperands][2][4];
+    const uint64_t bytes =
+        piece_descriptor<N>(rows + static_cast<uint32_t>(block * 2 * exl3_group_unit_bytes(N)));
+    group_units<K>(ring, first_block, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
+      group_unit<K, N>(words, unit, bytes, lane, x, acc);
+    });
+#pragma unroll
+    for (int i = 0; i < kGroupOperands; ++i) group_wait<0>(x[i]);
+    int by_row[RG][2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int j = 0; j < N / 2; ++j) {
+        asm volatile("" : "+r"(acc[i][j]));
+        by_row[j / 4][i][j % 4] = acc[i][j];
+      }
+    group_add<RG>(in, block, place, one, by_row);
+  }
+};
+
+#endif
+
+template <int K, int RG, template <int, int> typename Step>
+__device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % kExl3GroupWarps;
+  const int group = threadIdx.x / kGroupThreads, groups = a.plan.warps / kExl3GroupWarps;
+  const FewPart p(a, 4 * RG);
+  GroupRing<K> ring(a, p, group, smem);
+  if (threadIdx.x % kGroupThreads == 0) {
+    ring.init();
+    for (int i = 0; i < ring.depth && ring.more(); ++i) ring.load(p.first_block);
+  }
+  const FewExchange exchange(a, p.rank, smem);
+  few_begin(a, p, exchange, smem);
+  allow_next();
+  few_rotate(a, p, smem, Step<K, RG>::store(a, smem));
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // where wgmma reads the bytes
+  __syncthreads();
+  if (exchange.size > 1)
+    few_send_tops(exchange, reinterpret_cast<const uint32_t*>(smem + a.layout.top));
+  FewRows<RG> in(a, p.rows, lane, smem);
+  const float one = fixed_power(31 - a.shift);
+  const uint32_t rows = shared_place(smem + a.layout.q);
+  const int outputs = 64 * (warp & 1) + 32 * (warp >> 1);  // this warp's first
+  few_columns(a, p, exchange, in, p.count, group, groups, smem, [&](int at, int offset) {
+    Step<K, RG>::run(ring, in, at, p.first_block, offset + outputs, rows, one, warp, lane);
+  });
+}
+
+template <int K, int RG>
+__global__ void __launch_bounds__(kExl3GroupThreadsMax, RG == 1 ? 2 : 1)
+    exl3_dense_group_kernel(const __grid_constant__ FewArgs a) {
+  extern __shared__ __align__(128) uint8_t smem[];
+  group_kernel<K, RG, GroupStep>(a, smem);
+}
+
+template <int K, int RG>
+__global__ void __launch_bounds__(kExl3GroupThreadsMax, 1)
+    exl3_dense_wide_kernel(const __grid_constant__ FewArgs a) {
+#if TF_GROUP_WGMMA
+  __shared__ int here[1];  // static shared memory tells the host that this is no empty kernel
+  if (threadIdx.x == 0) here[0] = 0;
+  extern __shared__ __align__(128) uint8_t smem[];
+  group_kernel<K, RG, WideStep>(a, smem);
+#endif
+}
+
+template <int K, int RG>
+cudaError_t launch(const FewArgs& args, int columns, bool wide, cudaStream_t stream) {
+  auto* kernel = wide ? &exl3_dense_wide_kernel<K, RG> : &exl3_dense_group_kernel<K, RG>;
+  return few_launch(kernel, args, columns, 4 * RG, stream);
+}
+
+template <int K>
+cudaError_t launch_rows(const FewArgs& args, int columns, bool wide, cudaStream_t stream) {
+  return args.rows <= 4 ? launch<K, 1>(args, columns, wide, stream)
+                        : launch<K, 2>(args, columns, wide, stream);
+}
+
+}  // namespace
+
+bool exl3_few_wide_runs(int major) {
+  if (major != 9) return false;
+  cudaFuncAttributes attributes = {};
+  return cudaFuncGetAttributes(&attributes, &exl3_dense_wide_kernel<4, 1>) == cudaSuccess &&
+         attributes.sharedSizeBytes > 0;
+}
+
+cudaError_t exl3_few_group(FewArgs& args, int bits, bool wide, const Exl3Gpu& gpu,
+                           cudaStream_t stream) {
+  const int columns = few_grid_columns(args, gpu);
+  switch (bits) {
+#define TF_CASE(K) \
+  case K:          \
+    return launch_rows<K>(args, columns, wide, stream);
+    TF_CASE(2)
+    TF_CASE(3)
+    TF_CASE(4)
+    TF_CASE(5)
+    TF_CASE(6)
+#undef TF_CASE
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace tensorfold::cuda
