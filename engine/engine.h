@@ -58,6 +58,7 @@ struct ThinkingOptions {
   bool enabled = false;
   int effort = 75;            // 1..100; rendered in the prompt when enabled
   std::optional<int> budget;  // reasoning tokens after which thinking is closed, or none
+  bool drop_earlier = true;   // leaves out that of earlier turns, where there are no tools
 };
 
 // Text that is the prompt as it stands. With a suffix the reply is what belongs between the two
@@ -119,6 +120,7 @@ struct Request {
   bool draft = true;                    // false: the serial reference
   bool background = false;              // yields its slot to others
   int top_logprobs = -1;                // -1 none, 0 the chosen token only, n alternatives
+  int prompt_logprobs = -1;             // the same of prompt tokens; such a prompt is not cached
   std::vector<TokenId> allowed_tokens;  // when not empty, no other token is sampled
   bool parallel_tool_calls = true;      // false: the reply ends after the first call
   bool tool_calls_banned = false;       // the token that opens a call is never sampled
@@ -137,6 +139,7 @@ struct TokenLogprob {
   TokenId id;
   float logprob;
   std::vector<std::pair<TokenId, float>> top;
+  int rank = 0;  // of a prompt token: 1, the likeliest; 0: the first, which follows nothing
 };
 
 struct Usage {
@@ -160,7 +163,8 @@ struct ReplyStats {
 // (with ignore_eos it's a token like any other). kToolCalls is only known to the engine when it
 // parses the reply itself (parallel_tool_calls = false); elsewhere the reader of the tokens turns
 // kStop into kToolCalls. on_progress comes between prompt chunks, in place of silence.
-// Calls arrive in this order: (on_accepted (on_progress | on_tokens)*)? then exactly one
+// Calls arrive in this order: (on_accepted (on_progress | on_prompt_logprobs | on_tokens)*)? then
+// exactly one
 // on_finished. A refusal is on_finished alone with a status that is not ok, so the daemon can still
 // choose the HTTP status.
 class RequestSink {
@@ -168,6 +172,9 @@ class RequestSink {
   virtual ~RequestSink() = default;
   virtual void on_accepted(RequestId id, int prompt_tokens, int cached_tokens) = 0;
   virtual void on_progress(int prompt_tokens_done, int prompt_tokens_total) = 0;
+  // Of Request::prompt_logprobs: the next tokens of the prompt, each once and in order, before any
+  // on_tokens.
+  virtual void on_prompt_logprobs(std::span<const TokenLogprob> /*tokens*/) {}
   virtual void on_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs) = 0;
   virtual void on_finished(const Status& status, FinishReason reason, const ReplyStats& stats) = 0;
 };

@@ -63,6 +63,7 @@ SequenceSpec EngineLoop::sequence_spec(const Submission& submission) const {
   s.repetition_penalty = static_cast<float>(p.repetition_penalty);
   s.top_logprobs = request.top_logprobs;
   s.logit_bias = p.logit_bias;
+  s.prompt_logprobs = request.prompt_logprobs;
   return spec;
 }
 

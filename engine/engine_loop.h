@@ -83,6 +83,7 @@ class EngineLoop {
     int64_t first_token_us = 0;
   };
 
+    int scored_told = 0;  // and on_prompt_logprobs
   void let_go();
   void queue_read();
   void unqueue(uint64_t request);
@@ -101,6 +102,7 @@ class EngineLoop {
   static void note_forced(Run& run, TokenId id);
   void note_loop(const Run& run, bool ended);
   void fail_sample(Run& run, const SampledTokens& result);
+  static void publish_scores(Run& run, const Slice& slice, const SampledTokens* result);
   void learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
   void finish(Run& run, const Status& status, FinishReason reason);

@@ -14,8 +14,12 @@ void EngineLoop::commit(const StepPlan& plan, const std::vector<SampledTokens>& 
   size_t next = 0;  // slices and samples are both ascending by slot
   for (const Slice& slice : plan.slices) {
     Run& run = *running_[static_cast<size_t>(slice.slot)];
-    const bool sampled = next < plan.samples.size() && plan.samples[next].slot == slice.slot;
+    const bool asked = next < plan.samples.size() && plan.samples[next].slot == slice.slot;
+    const bool failed = asked && !results[next].status.ok();
+    if (!failed) publish_scores(run, slice, asked ? &results[next] : nullptr);
+    const bool sampled = asked && (failed || plan.samples[next].verify_rows > 0);
     if (!sampled) {
+      next += asked ? 1 : 0;
       planner_.advance(slice.slot, {}, 0);
       commit_fill(run, slice);
       continue;
@@ -42,6 +46,24 @@ void EngineLoop::commit_fill(Run& run, const Slice& slice) {
   }
   if (done == prompt && run.submission.price.reply_tokens == 0)
     finish(run, ok_status(), FinishReason::kLength);
+}
+
+// Tells of the log-probabilities of prompt tokens, each once; those that a sequence was set aside
+// with come again.
+void EngineLoop::publish_scores(Run& run, const Slice& slice, const SampledTokens* result) {
+  if (run.submission.request.prompt_logprobs < 0 || slice.row_class != RowClass::kPrompt) return;
+  const std::vector<TokenId>& prompt = run.submission.prompt.ids;
+  std::vector<TokenLogprob> tokens;
+  if (run.scored_told == 0) tokens.push_back({prompt[0], 0.0F, {}});
+  const size_t scored = result == nullptr ? 0 : result->scores.size();
+  for (size_t i = 0; i < scored; ++i) {
+    const auto at = static_cast<size_t>(slice.first_position) + i + 1;
+    if (at < static_cast<size_t>(run.scored_told) + tokens.size() || at >= prompt.size()) continue;
+    const SampledLogprob& one = result->scores[i];
+    tokens.push_back({prompt[at], one.logprob, one.top, one.rank});
+  }
+  run.scored_told += static_cast<int>(tokens.size());
+  if (!tokens.empty()) run.submission.ticket->sink().on_prompt_logprobs(tokens);
 }
 
 void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result) {

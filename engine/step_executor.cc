@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
+#include "engine/sample/score.h"
 #include "engine/sample/verify.h"
 
 namespace tensorfold {
@@ -14,9 +15,18 @@ Status bad_plan(const StepPlan& plan, SlotId slot, const std::string& what) {
                         ": " + what);
 }
 
-// Rows that stand on drafts: all with logits but the first.
+// Rows that stand on drafts: generated ones with logits but the first.
 size_t drafts_of(const Slice& slice) {
+  if (slice.row_class == RowClass::kPrompt) return 0;
   return static_cast<size_t>(std::max(0, slice.logits_rows - 1));
+}
+
+// The ids that follow the scored rows of a slice.
+std::span<const int32_t> ids_behind(const StepPlan& plan, const Slice& slice,
+                                    const SampleSpec& sample) {
+  const int32_t first = slice.token_offset + slice.rows - slice.logits_rows + 1;
+  return std::span(plan.tokens)
+      .subspan(static_cast<size_t>(first), static_cast<size_t>(sample.scored_rows));
 }
 
 }  // namespace
@@ -122,13 +132,26 @@ Status StepExecutor::verify_rows(const StepPlan& plan, std::vector<SampledTokens
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     const Slice& slice = plan.slices[i];
     if (slice.logits_rows == 0) continue;
-    const auto rows = static_cast<size_t>(slice.logits_rows);
-    if ((row + rows) * vocab > logits_.values.size())
+    const auto wanted = static_cast<size_t>(slice.logits_rows);
+    if ((row + wanted) * vocab > logits_.values.size())
       return bad_plan(plan, slice.slot, "the model gave fewer rows of logits than were asked for");
     const auto at = std::find_if(plan.samples.begin(), plan.samples.end(),
                                  [&](const SampleSpec& s) { return s.slot == slice.slot; });
-    if (at == plan.samples.end() || at->verify_rows != slice.logits_rows)
+    if (at == plan.samples.end() || at->scored_rows + at->verify_rows != slice.logits_rows)
       return bad_plan(plan, slice.slot, "logits and samples do not match");
+    SampledTokens& result = results[static_cast<size_t>(at - plan.samples.begin())];
+    const auto scored = static_cast<size_t>(at->scored_rows);
+    if (scored > 0) {
+      TF_RETURN_IF_ERROR(check_scored(plan, slice, *at));
+      score(sampler_, *at, std::span(logits_.values).subspan(row * vocab, scored * vocab),
+            ids_behind(plan, slice, *at), result);
+    }
+    row += scored;
+    const auto rows = static_cast<size_t>(at->verify_rows);
+    if (rows == 0 || !result.status.ok()) {
+      row += rows;
+      continue;
+    }
     Slot& slot = slots_[static_cast<size_t>(slice.slot)];
     if (at->position != slot.history.size())
       return bad_plan(plan, slice.slot, "samples a position that does not follow the known ids");
@@ -148,8 +171,22 @@ Status StepExecutor::verify_rows(const StepPlan& plan, std::vector<SampledTokens
           std::span(plan.masks).subspan(static_cast<size_t>(at->mask_slot) * words, rows * words);
     }
     verify(sampler_, *at, std::span(logits_.values).subspan(row * vocab, rows * vocab), drafts,
-           masks, slot.history, results[static_cast<size_t>(at - plan.samples.begin())]);
+           masks, slot.history, result);
     row += rows;
+  }
+  return ok_status();
+}
+
+Status StepExecutor::check_scored(const StepPlan& plan, const Slice& slice,
+                                  const SampleSpec& sample) const {
+  const auto behind = static_cast<size_t>(slice.token_offset) + static_cast<size_t>(slice.rows) +
+                      (sample.verify_rows == 0 ? 1 : 0);
+  if (slice.source != TokenSource::kGiven || behind > plan.tokens.size())
+    return bad_plan(plan, slice.slot, "the ids behind scored rows are missing");
+  for (const int32_t id : ids_behind(plan, slice, sample)) {
+    if (id < 0 || id >= sampler_.vocab_size())
+      return bad_plan(plan, slice.slot,
+                      "token " + std::to_string(id) + " is not in the vocabulary");
   }
   return ok_status();
 }
@@ -174,7 +211,7 @@ Status StepExecutor::draft_tokens(const StepPlan& plan, std::vector<SampledToken
     const SampledTokens& r = results[i];
     Slot& slot = slots_[static_cast<size_t>(plan.samples[i].slot)];
     slot.left.clear();
-    if (!r.status.ok()) continue;
+    if (!r.status.ok() || r.accepted.empty()) continue;
     slot.left.push_back(r.accepted.back());
     if (plan.samples[i].draft_rows == 0) continue;
     draft_requests_.push_back(

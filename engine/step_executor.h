@@ -54,6 +54,7 @@ class StepExecutor final : public StepRunner {
   Status apply_commands(const StepPlan& plan);
   Status check_slice(const StepPlan& plan, const Slice& slice);
   Status take_tokens(const StepPlan& plan);
+  Status check_scored(const StepPlan& plan, const Slice& slice, const SampleSpec& sample) const;
   Status verify_rows(const StepPlan& plan, std::vector<SampledTokens>& results);
   Status accept_rows(const StepPlan& plan, const std::vector<SampledTokens>& results);
   Status draft_tokens(const StepPlan& plan, std::vector<SampledTokens>& results);

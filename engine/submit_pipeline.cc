@@ -104,6 +104,9 @@ Status check_request(const Request& request, int vocab) {
   if (request.top_logprobs < -1 || request.top_logprobs > kTopLogprobsMax)
     return invalid_argument("top_logprobs must be at most " + std::to_string(kTopLogprobsMax),
                             "top_logprobs");
+  if (request.prompt_logprobs < -1 || request.prompt_logprobs > kTopLogprobsMax)
+    return invalid_argument("prompt_logprobs must be at most " + std::to_string(kTopLogprobsMax),
+                            "prompt_logprobs");
   const auto& budget = request.prompt.thinking.budget;
   if (budget && *budget < 0)
     return invalid_argument("the thinking budget must not be negative", "thinking_budget");
@@ -175,6 +178,17 @@ void SubmitPipeline::prepare(Submission submission) {
   ticket->finish(status, cancelled ? FinishReason::kCancelled : FinishReason::kFailed, {});
 }
 
+// What a prompt's log-probabilities may come to.
+static Status check_scores(size_t tokens, int alternatives) {
+  if (alternatives < 0) return ok_status();
+  const size_t most = kPromptScoresMax / (1 + static_cast<size_t>(alternatives));
+  if (tokens <= most) return ok_status();
+  return invalid_argument("prompt_logprobs: the prompt has " + std::to_string(tokens) +
+                              " tokens; with so many alternatives it may have " +
+                              std::to_string(most),
+                          "prompt_logprobs");
+}
+
 Status SubmitPipeline::fill_in(Submission& submission) const {
   const Request& request = submission.request;
   if (stopping_.load(std::memory_order_acquire))
@@ -189,6 +203,7 @@ Status SubmitPipeline::fill_in(Submission& submission) const {
             "the prompt holds " + std::to_string(id) + ", which is not a token of this model",
             "prompt");
     }
+    TF_RETURN_IF_ERROR(check_scores(submission.prompt.ids.size(), request.prompt_logprobs));
     TF_ASSIGN_OR_RETURN(
         submission.price,
         price_request(capacity_, static_cast<int64_t>(submission.prompt.ids.size()),

@@ -29,6 +29,7 @@ inline constexpr int kPromptWorkers = 2;    // threads
 inline constexpr int kStopStringsMax = 64;  // per request
 inline constexpr size_t kStopStringMaxBytes = 1024;
 inline constexpr size_t kAllowedTokensMax = size_t{1} << 20;
+inline constexpr size_t kPromptScoresMax = size_t{1} << 18;  // tokens and alternatives of a prompt
 
 class TicketBook;
 

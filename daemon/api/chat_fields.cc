@@ -107,6 +107,7 @@ constexpr ChatField kFields[] = {
      "true: of every reply token, reasoning included", "false", kBoolean},
     {"top_logprobs", kUsed, read_top_logprobs,
      "0..20 alternatives, needs logprobs", "0", R"({"type":"integer","minimum":0,"maximum":20})"},
+    kPromptLogprobsRow,
     {"n", kUsed, read_n,
      "choices, up to 16", "1", R"({"type":"integer","minimum":1,"maximum":16})"},
     kReasoningEffortRow,

@@ -48,6 +48,7 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
     return invalid_argument("top_logprobs needs logprobs: true", "top_logprobs");
   }
   if (call.logprobs) request.top_logprobs = std::max(0, call.top_logprobs);
+  TF_RETURN_IF_ERROR(settle_prompt_logprobs(call));
   if (call.tool_choice == ToolChoice::kNone) {
     request.prompt.tools.clear();
     call.form.tools.clear();
@@ -152,7 +153,8 @@ ReplyOrder order_of(ChatCall call, Dialect dialect) {
 
 Result<ReplyOrder> read_chat_order(std::string_view body, const ChatDefaults& defaults) {
   TF_ASSIGN_OR_RETURN(ChatCall call, parse_chat(body, defaults));
-  const ChatLook look{call.n, call.include_usage, call.logprobs, call.token_ids};
+  const ChatLook look{call.n, call.include_usage, call.logprobs, call.token_ids,
+                      call.prompt_logprobs};
   ReplyOrder order = order_of(std::move(call), Dialect::kChat);
   order.writer = make_chat_writer(order.stream, look);
   return order;

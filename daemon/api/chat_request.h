@@ -66,6 +66,7 @@ struct ChatCall {
   std::optional<bool> schema_in_prompt;
   std::optional<int64_t> max_tokens, max_completion_tokens;
   int top_logprobs = -1;
+  int prompt_logprobs = -1;
   bool stream_options_given = false;
   int n = 1;                     // choices
   bool progress = false;         // of a stream: prompt progress

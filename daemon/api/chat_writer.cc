@@ -172,6 +172,10 @@ class ChatWhole final : public ReplyWriter {
     if (look_.token_ids) choice.ids.insert(choice.ids.end(), p.ids.begin(), p.ids.end());
   }
 
+  void prompt_logprobs(int, std::span<const TokenLogprob> tokens, const TokenText& text) override {
+    append_prompt_logprobs(prompt_, tokens, look_.prompt_logprobs, text);
+  }
+
   void finish(const ChoiceEnd& end, std::string&) override {
     Choice& choice = choices_[static_cast<size_t>(end.choice)];
     choice.reason = end.reason;
@@ -186,6 +190,11 @@ class ChatWhole final : public ReplyWriter {
     for (int i = 0; i < look_.choices; ++i) put_choice(json, i);
     json.close_list();
     put_usage(json.key("usage"), total_);
+    if (look_.prompt_logprobs >= 0) {
+      json.key("prompt_logprobs").open_list();
+      if (!prompt_.empty()) json.raw(prompt_);
+      json.close_list();
+    }
     put_stats(json.key("tensorfold"), choices_[0].stats,
               look_.token_ids ? &choices_[0].ids : nullptr);
     json.close_object();
@@ -234,6 +243,7 @@ class ChatWhole final : public ReplyWriter {
   ReplyInfo info_;
   Usage total_;
   std::vector<Choice> choices_;
+  std::string prompt_;  // entries of prompt_logprobs
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ struct ChatLook {
   int choices = 1;
   bool include_usage = false;
   bool logprobs = false;
-  bool token_ids = false;  // the ids of the reply in the stats block
+  bool token_ids = false;    // the ids of the reply in the stats block
+  int prompt_logprobs = -1;  // alternatives of the prompt's tokens; -1: none at all; not streamed
 };
 
 std::unique_ptr<ReplyWriter> make_chat_writer(bool stream, const ChatLook& look);

@@ -1,4 +1,5 @@
 // The body of POST /v1/completions: texts or token ids in, one request for each.
+#include <algorithm>
 #include <utility>
 
 #include "daemon/api/bodies.h"
@@ -114,8 +115,9 @@ constexpr ChatField kFields[] = {
     kRepetitionPenaltyRow,
     kLogitBiasRow,
     {"logprobs", kUsed, read_logprobs,
-     "of every reply token, with 0..20 alternatives",
+     "of every reply token, with echo of the prompt's, too, with 0..20 alternatives",
      "none", R"({"type":"integer","minimum":0,"maximum":20})"},
+    kPromptLogprobsRow,
     kLoopGuardRow,
     kDraftRow,
     kPriorityRow,
@@ -135,7 +137,6 @@ constexpr ChatField kFields[] = {
     kMetadataRow,
     kGuidedDecodingBackendRow,
 
-    {"prompt_logprobs", kRefused, nullptr, "prompt tokens have no log-probabilities here"},
     {"stop_token_ids", kRefused, nullptr, "use stop"},
     {"use_beam_search", kRefused, nullptr, "there is none"},
 };
@@ -147,9 +148,12 @@ Status settle(ChatCall& call) {
     return invalid_argument("n times the prompts is above " + std::to_string(kReplyChoicesMax),
                             "n");
   }
+  TF_RETURN_IF_ERROR(settle_prompt_logprobs(call));
   if (call.echo && call.top_logprobs >= 0) {
-    return invalid_argument("echo with logprobs: prompt tokens have no log-probabilities here",
-                            "logprobs");
+    if (call.stream && call.n > 1)
+      return invalid_argument("echo with logprobs is streamed for n = 1 only", "n");
+    if (call.suffix) return invalid_argument("echo with logprobs goes with no suffix", "suffix");
+    call.request.prompt_logprobs = std::max(call.prompt_logprobs, call.top_logprobs);
   }
   call.request.top_logprobs = call.top_logprobs;
   for (Prompt& prompt : call.prompts) {
@@ -174,6 +178,9 @@ CompletionLook look_of(const ChatCall& call) {
   look.choices = static_cast<int>(call.prompts.size()) * call.n;
   look.include_usage = call.include_usage;
   look.logprobs = call.top_logprobs;
+  look.prompt_logprobs = call.prompt_logprobs;
+  look.n = call.n;
+  look.add_bos = call.add_bos;
   look.token_ids = call.token_ids;
   if (!call.echo) return look;
   for (const Prompt& prompt : call.prompts) {

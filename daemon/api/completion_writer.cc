@@ -20,16 +20,22 @@ size_t characters_of(std::string_view text) {
 struct LogprobLists {
   std::string tokens, values, tops, offsets;
 
-  void add(const TokenLogprob& token, const TokenText& text, size_t& offset) {
+  // `first`: of the prompt, it follows nothing and has no log-probability.
+  void add(const TokenLogprob& token, const TokenText& text, size_t& offset, bool first = false) {
     const auto next = [](std::string& list) -> JsonOut {
       if (!list.empty()) list += ',';
       return JsonOut(list);
     };
-    const std::string shown = utf8_lossy(text(token.id));
-    next(tokens).string(shown);
-    next(values).number(shown_logprob(token.logprob));
+    const std::string bytes = text(token.id);
+    next(tokens).string(utf8_lossy(bytes));
     next(offsets).number(offset);
-    offset += characters_of(shown);
+    offset += characters_of(bytes);
+    if (first) {
+      next(values).null();
+      next(tops).null();
+      return;
+    }
+    next(values).number(shown_logprob(token.logprob));
     JsonOut top = next(tops);
     top.open_object();
     std::vector<std::string> seen;  // two tokens may look alike: the likelier one stays
@@ -42,17 +48,20 @@ struct LogprobLists {
     top.close_object();
   }
   bool empty() const { return tokens.empty(); }
-  void put(JsonOut& json) const {
-    const auto list = [&](std::string_view name, const std::string& entries) {
+  // `before`: those of an echoed prompt, or null.
+  void put(JsonOut& json, const LogprobLists* before = nullptr) const {
+    const auto list = [&](std::string_view name, std::string LogprobLists::*entries) {
       json.key(name).open_list();
-      if (!entries.empty()) json.raw(entries);
+      const bool echoed = before != nullptr && !(before->*entries).empty();
+      if (echoed) json.raw(before->*entries);
+      if (!(this->*entries).empty()) json.raw(this->*entries);
       json.close_list();
     };
     json.open_object();
-    list("tokens", tokens);
-    list("token_logprobs", values);
-    list("top_logprobs", tops);
-    list("text_offset", offsets);
+    list("tokens", &LogprobLists::tokens);
+    list("token_logprobs", &LogprobLists::values);
+    list("top_logprobs", &LogprobLists::tops);
+    list("text_offset", &LogprobLists::offsets);
     json.close_object();
   }
 };
@@ -67,13 +76,34 @@ class CompletionWriter : public ReplyWriter {
   struct Choice {
     std::string text;  // of a whole reply
     LogprobLists logprobs;
-    size_t offset = 0;  // in characters
+    size_t offset = 0;   // in characters
+    std::string prompt;  // entries of prompt_logprobs
+    LogprobLists echo;   // of the prompt's tokens
+    size_t echo_offset = 0;
+    bool echoed = false;  // in a stream
     std::vector<TokenId> ids;
     FinishReason reason = FinishReason::kStop;
     ReplyStats stats;
   };
 
   Choice& at(int choice) { return choices_[static_cast<size_t>(choice)]; }
+  // The choice that has what is said of the prompt.
+  Choice& first_of_prompt(int choice) { return at(choice - choice % look_.n); }
+  bool echoes_logprobs() const { return !look_.echo.empty() && look_.logprobs >= 0; }
+
+  void keep_prompt(int index, std::span<const TokenLogprob> tokens, const TokenText& text) {
+    Choice& choice = at(index);
+    if (look_.prompt_logprobs >= 0)
+      append_prompt_logprobs(choice.prompt, tokens, look_.prompt_logprobs, text);
+    if (!echoes_logprobs()) return;
+    for (TokenLogprob token : tokens) {
+      token.top.resize(std::min(token.top.size(), static_cast<size_t>(look_.logprobs)));
+      choice.echo.add(token, text, choice.echo_offset, token.rank == 0);
+      const bool of_text =
+          std::holds_alternative<std::string>(look_.echo[static_cast<size_t>(index)]);
+      if (token.rank == 0 && look_.add_bos && of_text) choice.echo_offset = 0;  // not in the text
+    }
+  }
 
   void put_head(JsonOut& json) const {
     json.open_object().key("id").string(info_.id).key("object").string("text_completion");
@@ -114,12 +144,12 @@ class CompletionStream final : public CompletionWriter {
     head_ = "data: ";
     JsonOut head(head_);
     put_head(head);
-    if (look_.echo.empty()) return;
-    for (int i = 0; i < look_.choices; ++i) {
-      const std::string text = echo_of(i);
-      at(i).offset = characters_of(text);
-      event(out, [&](JsonOut& json) { put_choice(json, i, text, nullptr, ""); });
-    }
+    for (int i = 0; i < look_.choices && !look_.echo.empty() && !echoes_logprobs(); ++i)
+      put_echo(i, out);
+  }
+  void prompt_logprobs(int choice, std::span<const TokenLogprob> tokens,
+                       const TokenText& text) override {
+    keep_prompt(choice, tokens, text);
   }
   void progress(int done, int total, std::string& out) override {
     event(out, [&](JsonOut& json) {
@@ -129,6 +159,7 @@ class CompletionStream final : public CompletionWriter {
     });
   }
   void piece(const ReplyPiece& p, std::string& out) override {
+    echo_scored(p.choice, out);
     keep_ids(p);
     LogprobLists logprobs;
     if (look_.logprobs >= 0) {
@@ -139,6 +170,7 @@ class CompletionStream final : public CompletionWriter {
     event(out, [&](JsonOut& json) { put_choice(json, p.choice, text, &logprobs, ""); });
   }
   void finish(const ChoiceEnd& end, std::string& out) override {
+    echo_scored(end.choice, out);
     event(out, [&](JsonOut& json) {
       put_choice(json, end.choice, "", nullptr, finish_name(end.reason, 0));
       if (end.total != nullptr && !look_.include_usage) put_usage(json.key("usage"), *end.total);
@@ -166,6 +198,22 @@ class CompletionStream final : public CompletionWriter {
   }
 
  private:
+  void put_echo(int i, std::string& out) {
+    const std::string text = echo_of(i);
+    at(i).offset = characters_of(text);
+    event(out, [&](JsonOut& json) {
+      put_choice(json, i, text, echoes_logprobs() ? &at(i).echo : nullptr, "");
+    });
+  }
+  // With log-probabilities the echo comes when the prompt is computed: before the reply's first
+  // word, or its end.
+  void echo_scored(int i, std::string& out) {
+    if (!echoes_logprobs() || at(i).echoed) return;
+    put_echo(i, out);
+    at(i).echoed = true;
+    at(i).echo = {};
+  }
+
   template <typename Body>
   void event(std::string& out, const Body& body) {
     out += head_;
@@ -209,6 +257,10 @@ class CompletionWhole final : public CompletionWriter {
     if (look_.logprobs < 0) return;
     for (const TokenLogprob& t : p.logprobs) choice.logprobs.add(t, p.text, choice.offset);
   }
+  void prompt_logprobs(int choice, std::span<const TokenLogprob> tokens,
+                       const TokenText& text) override {
+    keep_prompt(choice, tokens, text);
+  }
   void finish(const ChoiceEnd& end, std::string&) override {
     at(end.choice).reason = end.reason;
     at(end.choice).stats = end.stats;
@@ -222,8 +274,14 @@ class CompletionWhole final : public CompletionWriter {
       const Choice& choice = at(i);
       json.open_object().key("index").number(i).key("text").string(choice.text);
       json.key("logprobs");
-      look_.logprobs >= 0 ? choice.logprobs.put(json) : (void)json.null();
+      const Choice& first = first_of_prompt(i);
+      look_.logprobs >= 0 ? choice.logprobs.put(json, &first.echo) : (void)json.null();
       json.key("finish_reason").string(finish_name(choice.reason, 0));
+      if (look_.prompt_logprobs >= 0) {
+        json.key("prompt_logprobs").open_list();
+        if (!first.prompt.empty()) json.raw(first.prompt);
+        json.close_list();
+      }
       if (look_.choices > 1) put_stats(json.key("tensorfold"), choice.stats, shown_ids(i));
       json.close_object();
     }

@@ -60,11 +60,16 @@ inline constexpr ChatField kEnableThinkingRow = {
     "true or false", "see Thinking", kBoolean};
 inline constexpr ChatField kChatTemplateKwargsRow = {
     "chat_template_kwargs", FieldUse::kUsed, read_template_kwargs,
-    "thinking, enable_thinking, thinking_mode, reasoning_effort; they win over the top level's",
+    "thinking, enable_thinking, thinking_mode, reasoning_effort (they win over the top level's), "
+    "drop_thinking",
     "none", kTemplateKwargs};
 inline constexpr ChatField kParallelToolCallsRow = {
     "parallel_tool_calls", FieldUse::kUsed, read_parallel_calls,
     "false: at most one call", "true", kBoolean};
+inline constexpr ChatField kPromptLogprobsRow = {
+    "prompt_logprobs", FieldUse::kUsed, read_prompt_logprobs,
+    "of every prompt token, with 0..20 alternatives; not of a stream; such a prompt is not cached",
+    "none", R"({"type":"integer","minimum":0,"maximum":20})"};
 inline constexpr ChatField kLoopGuardRow = {
     "loop_guard", FieldUse::kUsed, read_loop_guard,
     "true: thinking that goes round in circles is closed, an answer is cut",

@@ -35,7 +35,7 @@ inline constexpr std::string_view kBiases =
 inline constexpr std::string_view kTemplateKwargs =
     R"({"type":"object","additionalProperties":false,)"
     R"("properties":{"thinking":{"type":"boolean"},"enable_thinking":{"type":"boolean"},)"
-    R"("thinking_mode":{"enum":["thinking","chat"]},"drop_thinking":{"const":true},)"
+    R"("thinking_mode":{"enum":["thinking","chat"]},"drop_thinking":{"type":"boolean"},)"
     R"("reasoning_effort":{}}})";
 inline constexpr std::string_view kResponseFormats =
     R"({"type":"object","required":["type"],"properties":{"type":{"enum":["text",)"

@@ -21,9 +21,10 @@ using FieldReader = Status(const Json& value, const ChatDefaults& defaults, Chat
 FieldReader read_allowed_tokens, read_cache_salt, read_draft, read_format, read_frequency,
     read_guided_choice, read_guided_grammar, read_guided_json, read_guided_regex, read_ignore_eos,
     read_logit_bias, read_loop_guard, read_max_tokens, read_min_p, read_min_tokens, read_model,
-    read_n, read_parallel_calls, read_presence, read_priority, read_repetition, read_return_ids,
-    read_return_progress, read_schema_in_prompt, read_seed, read_stop, read_stream,
-    read_stream_options, read_structured, read_temperature, read_top_k, read_top_p;
+    read_n, read_parallel_calls, read_presence, read_priority, read_prompt_logprobs,
+    read_repetition, read_return_ids, read_return_progress, read_schema_in_prompt, read_seed,
+    read_stop, read_stream, read_stream_options, read_structured, read_temperature, read_top_k,
+    read_top_p;
 
 // thinking_fields.cc
 FieldReader read_effort, read_thinking, read_enable_thinking, read_thinking_budget,
@@ -46,6 +47,7 @@ Status read_fields(const Json& body, std::span<const ChatField> table, const Cha
 ChatCall call_with(const ChatDefaults& defaults);
 // What depends on several fields and is the same in every API.
 Status settle_limits(ChatCall& call);
+Status settle_prompt_logprobs(ChatCall& call);
 // How a conversation must end: with a turn that is replied to or, if `gone_on_with`, with an
 // assistant's that is continued.
 Status check_last_message(const std::vector<ChatMessage>& messages, bool gone_on_with);

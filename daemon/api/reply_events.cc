@@ -59,6 +59,9 @@ void ReplyService::drain_choice(ActiveReply& reply, size_t index) {
       case ReplyEvent::Kind::kProgress:
         on_progress(reply, index, event->values[0], event->values[1]);
         break;
+      case ReplyEvent::Kind::kPrompt:
+        on_prompt(reply, index, extra->prompt);
+        break;
       case ReplyEvent::Kind::kTokens: {
         const bool long_event = extra != nullptr && !extra->ids.empty();
         on_tokens(reply, index,
@@ -69,6 +72,7 @@ void ReplyService::drain_choice(ActiveReply& reply, size_t index) {
         break;
       }
       case ReplyEvent::Kind::kFinished:
+        if (!extra->prompt.empty()) on_prompt(reply, index, extra->prompt);
         if (!extra->ids.empty()) on_tokens(reply, index, extra->ids, extra->logprobs);
         on_finished(reply, index, extra->status, extra->reason, extra->stats);
         return;
@@ -119,6 +123,12 @@ void ReplyService::on_progress(ActiveReply& reply, size_t index, int done, int t
   reply.prompt_total = total;
   if (!reply.streaming || !reply.order.progress) return;
   reply.order.writer->progress(done, total, reply.unsent);
+}
+
+void ReplyService::on_prompt(ActiveReply& reply, size_t index,
+                             std::span<const TokenLogprob> tokens) {
+  if (reply.gone || reply.answered || reply.forced) return;
+  reply.order.writer->prompt_logprobs(static_cast<int>(index), tokens, token_text_);
 }
 
 void ReplyService::on_tokens(ActiveReply& reply, size_t index, std::span<const TokenId> ids,

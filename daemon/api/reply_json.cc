@@ -1,5 +1,6 @@
 #include "daemon/api/reply_json.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/base/check.h"
@@ -95,6 +96,30 @@ void append_logprobs(std::string& out, std::span<const TokenLogprob> tokens,
       json.close_object();
     }
     json.close_list().close_object();
+  }
+}
+
+void append_prompt_logprobs(std::string& out, std::span<const TokenLogprob> tokens, int most,
+                            const TokenText& text) {
+  for (const TokenLogprob& token : tokens) {
+    if (!out.empty()) out += ',';
+    JsonOut json(out);
+    if (token.rank == 0) {
+      json.null();
+      continue;
+    }
+    const auto entry = [&](TokenId id, float logprob, int rank) {
+      json.key(std::to_string(id)).open_object().key("logprob").number(shown_logprob(logprob));
+      json.key("rank").number(rank).key("decoded_token").string(utf8_lossy(text(id)));
+      json.close_object();
+    };
+    json.open_object();
+    entry(token.id, token.logprob, token.rank);
+    for (int i = 0; i < std::min(most, static_cast<int>(token.top.size())); ++i) {
+      const auto& [id, logprob] = token.top[static_cast<size_t>(i)];
+      if (id != token.id) entry(id, logprob, i + 1);
+    }
+    json.close_object();
   }
 }
 

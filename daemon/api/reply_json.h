@@ -42,6 +42,10 @@ inline constexpr double kNoLogprob = -9999;
 double shown_logprob(float logprob);
 // One list entry per token; appends to `out` with a comma before each entry but the first.
 void append_logprobs(std::string& out, std::span<const TokenLogprob> tokens, const TokenText& text);
+// The entries of "prompt_logprobs": null for the first token, then objects by id, the token's own
+// entry first, with at most `most` alternatives.
+void append_prompt_logprobs(std::string& out, std::span<const TokenLogprob> tokens, int most,
+                            const TokenText& text);
 void put_logprobs(JsonOut& json, std::string_view entries);
 
 // "stop", "length" or "tool_calls".

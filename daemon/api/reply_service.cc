@@ -116,6 +116,7 @@ Status ReplyService::start_choice(ActiveReply& reply, size_t index) {
   // A single one needs no copy; of several one may be refused and tried again.
   Request request = reply.choices.size() == 1 ? std::move(prompt) : prompt;
   request.sampling.choice_index = static_cast<int>(index % n);
+  if (index % n > 0) request.prompt_logprobs = -1;  // choices share their prompt
   ChoiceRun& choice = reply.choices[index];
   choice.options.starts_in_reasoning = starts_in_reasoning(request.prompt);
   choice.options.parse_tool_calls = reply.order.parse_calls;

@@ -95,6 +95,7 @@ class ReplyService {
   void drain_choice(ActiveReply& reply, size_t index);
   void on_accepted(ActiveReply& reply, size_t index, int prompt_tokens, int cached);
   void on_progress(ActiveReply& reply, size_t index, int done, int total);
+  void on_prompt(ActiveReply& reply, size_t index, std::span<const TokenLogprob> tokens);
   void on_tokens(ActiveReply& reply, size_t index, std::span<const TokenId> ids,
                  std::span<const TokenLogprob> logprobs);
   void on_finished(ActiveReply& reply, size_t index, const Status& status, FinishReason reason,

@@ -25,6 +25,23 @@ void ReplySink::on_progress(int prompt_tokens_done, int prompt_tokens_total) {
   if (ring_.try_push(std::move(event), kSpareForTokens)) port_.wake();
 }
 
+// The engine bounds how many there are (kPromptScoresMax).
+void ReplySink::on_prompt_logprobs(std::span<const TokenLogprob> tokens) {
+  held_prompt_.insert(held_prompt_.end(), tokens.begin(), tokens.end());
+  if (push_held_prompt()) port_.wake();
+}
+
+bool ReplySink::push_held_prompt() {
+  if (held_prompt_.empty()) return true;
+  ReplyEvent event;
+  event.kind = ReplyEvent::Kind::kPrompt;
+  event.extra = std::make_unique<ReplyEvent::Extra>();
+  event.extra->prompt = std::move(held_prompt_);
+  const bool pushed = ring_.try_push(std::move(event), kSpareForFinish);
+  held_prompt_ = pushed ? std::vector<TokenLogprob>() : std::move(event.extra->prompt);
+  return pushed;
+}
+
 void ReplySink::on_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs) {
   const bool with_logprobs = logprobs.size() == ids.size();
   if (!push_held()) {
@@ -64,6 +81,7 @@ void ReplySink::push_tokens(std::span<const TokenId> ids, std::span<const TokenL
 
 // True when nothing waits (any more).
 bool ReplySink::push_held() {
+  if (!push_held_prompt()) return false;
   if (held_ids_.empty()) return true;
   ReplyEvent event;
   event.kind = ReplyEvent::Kind::kTokens;
@@ -87,6 +105,7 @@ void ReplySink::on_finished(const Status& status, FinishReason reason, const Rep
   event.extra = std::make_unique<ReplyEvent::Extra>();
   event.extra->ids = std::move(held_ids_);
   event.extra->logprobs = std::move(held_logprobs_);
+  event.extra->prompt = std::move(held_prompt_);
   event.extra->status = status;
   event.extra->reason = reason;
   event.extra->stats = stats;

@@ -23,10 +23,11 @@ inline constexpr size_t kIdsPerEvent = 8;            // tokens in an event itsel
 inline constexpr size_t kHeldTokensMax = 1 << 20;    // of one reply, kept while the ring is full
 
 struct ReplyEvent {
-  enum class Kind : unsigned char { kNone, kAccepted, kProgress, kTokens, kFinished };
+  enum class Kind : unsigned char { kNone, kAccepted, kProgress, kPrompt, kTokens, kFinished };
   struct Extra {
     std::vector<TokenId> ids;  // of kTokens and kFinished: tokens that waited, before the event's
     std::vector<TokenLogprob> logprobs;
+    std::vector<TokenLogprob> prompt;  // of kPrompt and kFinished
     Status status;
     FinishReason reason = FinishReason::kStop;
     ReplyStats stats;
@@ -44,6 +45,7 @@ class ReplySink final : public RequestSink {
 
   void on_accepted(RequestId id, int prompt_tokens, int cached_tokens) override;
   void on_progress(int prompt_tokens_done, int prompt_tokens_total) override;
+  void on_prompt_logprobs(std::span<const TokenLogprob> tokens) override;
   void on_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs) override;
   void on_finished(const Status& status, FinishReason reason, const ReplyStats& stats) override;
 
@@ -54,12 +56,14 @@ class ReplySink final : public RequestSink {
  private:
   void push_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs);
   bool push_held();
+  bool push_held_prompt();
 
   LoopPort& port_;
   EventRing<ReplyEvent> ring_;
   // The producer's: what found no room yet.
   std::vector<TokenId> held_ids_;
   std::vector<TokenLogprob> held_logprobs_;
+  std::vector<TokenLogprob> held_prompt_;
   std::atomic<bool> overflowed_{false};
 };
 

@@ -42,6 +42,9 @@ class ReplyWriter {
   virtual void begin(const ReplyInfo& info, std::string& out) = 0;
   // Prompt tokens of a choice that are computed; only called for streams.
   virtual void progress(int done, int total, std::string& out) = 0;
+  // The next tokens of a prompt, of its first choice; before that choice's pieces.
+  virtual void prompt_logprobs(int /*choice*/, std::span<const TokenLogprob> /*tokens*/,
+                               const TokenText& /*text*/) {}
   virtual void piece(const ReplyPiece& piece, std::string& out) = 0;
   virtual void finish(const ChoiceEnd& end, std::string& out) = 0;
   // After the last choice's finish.

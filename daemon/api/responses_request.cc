@@ -1,5 +1,6 @@
 // The body of POST /v1/responses -> the same call that a chat body makes. Items are in
 // responses_items.cc.
+#include <algorithm>
 #include <utility>
 
 #include "daemon/api/bodies.h"
@@ -113,18 +114,23 @@ Status read_background(const Json& value, const Defaults&, ChatCall&) {
 Status read_truncation(const Json& value, const Defaults&, ChatCall&) {
   return must_be(value, Json::string("disabled"), "truncation");
 }
-Status read_top_logprobs(const Json& value, const Defaults&, ChatCall&) {
-  return must_be(value, Json::integer(0), "top_logprobs");
+Status read_top_logprobs(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(const int64_t n, read_int(value, "top_logprobs", 0, kApiTopLogprobsMax));
+  call.top_logprobs = static_cast<int>(n);
+  return ok_status();
 }
 
 // Reasoning comes in the clear, so what asks for an encrypted copy loses nothing.
-Status read_include(const Json& value, const Defaults&, ChatCall&) {
+Status read_include(const Json& value, const Defaults&, ChatCall& call) {
   if (!value.is_array()) return wrong_kind("include", "a list", value);
   for (size_t i = 0; i < value.as_array().size(); ++i) {
-    const Json& name = value.as_array()[i];
-    if (name.is_string() && name.as_string() == "reasoning.encrypted_content") continue;
+    const Json& item = value.as_array()[i];
+    const std::string_view name = item.is_string() ? item.as_string() : std::string_view();
+    call.logprobs = call.logprobs || name == "message.output_text.logprobs";
+    if (name == "reasoning.encrypted_content" || name == "message.output_text.logprobs") continue;
     const std::string path = item_path("include", i);
-    return invalid_argument(path + ": only reasoning.encrypted_content is taken", path);
+    return invalid_argument(
+        path + ": message.output_text.logprobs and reasoning.encrypted_content are taken", path);
   }
   return ok_status();
 }
@@ -132,6 +138,9 @@ Status read_include(const Json& value, const Defaults&, ChatCall&) {
 constexpr auto kUsed = FieldUse::kUsed;
 constexpr auto kIgnored = FieldUse::kIgnored;
 constexpr auto kRefused = FieldUse::kRefused;
+constexpr std::string_view kIncludes =
+    R"({"type":"array","items":{"enum":["message.output_text.logprobs",)"
+    R"("reasoning.encrypted_content"]}})";
 
 // clang-format off
 constexpr ChatField kFields[] = {
@@ -165,14 +174,16 @@ constexpr ChatField kFields[] = {
      "auto, required, a function, allowed_tools, or none",
      "auto", R"({"type":["string","object"]})"},
     kParallelToolCallsRow,
-    {"top_logprobs", kUsed, read_top_logprobs, "no other value is taken", "0", R"({"const":0})"},
+    {"top_logprobs", kUsed, read_top_logprobs,
+     "0..20 alternatives; above 0 as include of message.output_text.logprobs",
+     "0", R"({"type":"integer","minimum":0,"maximum":20})"},
     {"truncation", kUsed, read_truncation,
      "no other value is taken", "disabled", R"({"const":"disabled"})"},
     {"background", kUsed, read_background,
      "no other value is taken", "false", R"({"const":false})"},
     {"include", kUsed, read_include,
-     "reasoning.encrypted_content, which changes nothing",
-     "none", R"({"type":"array","items":{"const":"reasoning.encrypted_content"}})"},
+     "message.output_text.logprobs; reasoning.encrypted_content, which changes nothing",
+     "none", kIncludes},
     kTopKRow,
     kMinPRow,
     kSeedRow,
@@ -210,6 +221,8 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
     message.content.push_back({ContentPart::Kind::kText, *call.instructions, {}});
     messages.insert(messages.begin(), std::move(message));
   }
+  call.logprobs = call.logprobs || call.top_logprobs > 0;
+  if (call.logprobs) call.request.top_logprobs = std::max(0, call.top_logprobs);
   if (call.tool_choice == ToolChoice::kNone) {
     call.request.prompt.tools.clear();
     call.form.tools.clear();
@@ -239,6 +252,8 @@ ResponsesLook look_of(const Json& body, const ChatCall& call) {
   look.temperature = call.request.sampling.temperature;
   look.top_p = call.request.sampling.top_p;
   look.max_output_tokens = call.request.max_tokens;
+  look.logprobs = call.logprobs;
+  look.top_logprobs = std::max(0, call.top_logprobs);
   look.metadata = call.metadata.is_null() ? Json::object({}) : call.metadata;
   look.tools = member_or(body, "tools", Json::array({}));
   look.tool_choice = member_or(body, "tool_choice", Json::string("auto"));

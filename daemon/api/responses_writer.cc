@@ -2,12 +2,22 @@
 #include "daemon/api/responses_writer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/api/chat_writer.h"
 #include "daemon/api/random.h"
 #include "engine/base/utf8.h"
 
 namespace tensorfold::api {
+namespace {
+
+void put_entries(JsonOut& json, std::string_view entries) {
+  json.key("logprobs").open_list();
+  if (!entries.empty()) json.raw(entries);
+  json.close_list();
+}
+
+}  // namespace
 
 template <typename Body>
 void ResponsesWriter::event(std::string& out, std::string_view type, const Body& body) {
@@ -27,7 +37,8 @@ void ResponsesWriter::put_part(JsonOut& json, const Item& item) const {
   json.string(item.kind == Kind::kReasoning ? "reasoning_text" : "output_text");
   json.key("text").string(item.text);
   if (item.kind == Kind::kText) {
-    json.key("annotations").open_list().close_list().key("logprobs").open_list().close_list();
+    json.key("annotations").open_list().close_list();
+    put_entries(json, item.logprobs);
   }
   json.close_object();
 }
@@ -65,6 +76,7 @@ void ResponsesWriter::put_request(JsonOut& json) const {
   look_.previous.empty() ? json.null() : json.string(look_.previous);
   value("reasoning", look_.reasoning);
   json.key("store").boolean(look_.store).key("temperature").number(look_.temperature);
+  json.key("top_logprobs").number(look_.top_logprobs);
   value("text", look_.text);
   value("tool_choice", look_.tool_choice);
   value("tools", look_.tools);
@@ -122,7 +134,7 @@ void ResponsesWriter::begin(const ReplyInfo& info, std::string& out) {
 
 void ResponsesWriter::open(Kind kind, const ToolCallDelta* call, std::string& out) {
   close(out);
-  Item item{kind, {}, {}, {}, {}};
+  Item item{kind, {}, {}, {}, {}, {}};
   item.id = random_id(kind == Kind::kReasoning ? "rs_" : kind == Kind::kText ? "msg_" : "fc_");
   if (call != nullptr) {
     item.call_id = call->id;
@@ -142,9 +154,10 @@ void ResponsesWriter::open(Kind kind, const ToolCallDelta* call, std::string& ou
   });
 }
 
-void ResponsesWriter::add(std::string_view text, std::string& out) {
+void ResponsesWriter::add(std::string_view text, std::string_view logprobs, std::string& out) {
   Item& item = items_.back();
   item.text += text;
+  if (!logprobs.empty()) item.logprobs.append(item.logprobs.empty() ? "" : ",").append(logprobs);
   const char* type = item.kind == Kind::kReasoning ? "response.reasoning_text.delta"
                      : item.kind == Kind::kText    ? "response.output_text.delta"
                                                    : "response.function_call_arguments.delta";
@@ -152,7 +165,7 @@ void ResponsesWriter::add(std::string_view text, std::string& out) {
     json.key("item_id").string(item.id).key("output_index").number(items_.size() - 1);
     if (item.kind != Kind::kCall) json.key("content_index").number(0);
     json.key("delta").string(text);
-    if (item.kind == Kind::kText) json.key("logprobs").open_list().close_list();
+    if (item.kind == Kind::kText) put_entries(json, logprobs);
   });
 }
 
@@ -174,7 +187,7 @@ void ResponsesWriter::close(std::string& out) {
     event(out, text ? "response.output_text.done" : "response.reasoning_text.done",
           [&](JsonOut& json) {
             place(json).key("content_index").number(0).key("text").string(item.text);
-            if (text) json.key("logprobs").open_list().close_list();
+            if (text) put_entries(json, item.logprobs);
           });
     event(out, "response.content_part.done", [&](JsonOut& json) {
       put_part(place(json).key("content_index").number(0).key("part"), item);
@@ -189,15 +202,23 @@ void ResponsesWriter::piece(const ReplyPiece& p, std::string& out) {
   const auto at = [&](Kind kind) { return open_ && items_.back().kind == kind; };
   if (!p.delta.reasoning.empty()) {
     if (!at(Kind::kReasoning)) open(Kind::kReasoning, nullptr, out);
-    add(p.delta.reasoning, out);
+    add(p.delta.reasoning, {}, out);
+  }
+  // A step's tokens are listed with the text that it gives; those whose text is held back yet, with
+  // what follows; those of reasoning and calls alone are not.
+  const bool others = !p.delta.reasoning.empty() || !p.delta.tool_calls.empty();
+  if (others && p.delta.content.empty()) {
+    pending_logprobs_.clear();
+  } else if (look_.logprobs) {
+    append_logprobs(pending_logprobs_, p.logprobs, p.text);
   }
   if (!p.delta.content.empty()) {
     if (!at(Kind::kText)) open(Kind::kText, nullptr, out);
-    add(p.delta.content, out);
+    add(p.delta.content, std::exchange(pending_logprobs_, {}), out);
   }
   for (const ToolCallDelta& call : p.delta.tool_calls) {
     if (!call.name.empty()) open(Kind::kCall, &call, out);
-    if (!call.arguments.empty()) add(call.arguments, out);
+    if (!call.arguments.empty()) add(call.arguments, {}, out);
   }
 }
 

@@ -26,6 +26,8 @@ struct ResponsesLook {
   bool parallel = true;
   double temperature = 1, top_p = 1;
   std::optional<int> max_output_tokens;
+  bool logprobs = false;  // of the text's tokens
+  int top_logprobs = 0;
 };
 
 class ResponsesWriter final : public ReplyWriter {
@@ -53,12 +55,13 @@ class ResponsesWriter final : public ReplyWriter {
     Kind kind;
     std::string id, text;  // text: or a call's arguments
     std::string call_id, name;
-    bool cut = false;  // the reply's end came first
+    std::string logprobs;  // entries, of text
+    bool cut = false;      // the reply's end came first
   };
 
   void open(Kind kind, const ToolCallDelta* call, std::string& out);
   void close(std::string& out);
-  void add(std::string_view text, std::string& out);
+  void add(std::string_view text, std::string_view logprobs, std::string& out);
   void put_item(JsonOut& json, const Item& item, bool done) const;
   void put_part(JsonOut& json, const Item& item) const;
   void put_response(JsonOut& json, std::string_view status) const;
@@ -71,7 +74,8 @@ class ResponsesWriter final : public ReplyWriter {
   const ResponsesLook look_;
   ReplyInfo info_;
   std::vector<Item> items_;
-  bool open_ = false;  // the last item goes on
+  bool open_ = false;             // the last item goes on
+  std::string pending_logprobs_;  // entries of tokens before the text that they come with
   int sequence_ = 0;
   std::optional<FinishReason> reason_;
   std::optional<ReplyStats> stats_;

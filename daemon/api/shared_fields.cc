@@ -138,6 +138,20 @@ Status read_stream_options(const Json& value, const Defaults&, ChatCall& call) {
   return ok_status();
 }
 
+Status read_prompt_logprobs(const Json& value, const Defaults&, ChatCall& call) {
+  TF_ASSIGN_OR_RETURN(const int64_t n, read_int(value, "prompt_logprobs", 0, kApiTopLogprobsMax));
+  call.prompt_logprobs = static_cast<int>(n);
+  return ok_status();
+}
+
+Status settle_prompt_logprobs(ChatCall& call) {
+  if (call.prompt_logprobs >= 0 && call.stream) {
+    return invalid_argument("prompt_logprobs are not streamed", "prompt_logprobs");
+  }
+  call.request.prompt_logprobs = call.prompt_logprobs;
+  return ok_status();
+}
+
 Status read_temperature(const Json& value, const Defaults&, ChatCall& call) {
   TF_ASSIGN_OR_RETURN(call.request.sampling.temperature, read_number(value, "temperature", 0, 2));
   return ok_status();

@@ -94,7 +94,7 @@ Status read_template_kwargs(const Json& value, const Defaults& defaults, ChatCal
       TF_RETURN_IF_ERROR(set_effort(member, path, defaults, call.thinking));
       call.thinking.effort_from_kwargs = true;
     } else if (name == "drop_thinking") {
-      TF_RETURN_IF_ERROR(must_be(member, Json::boolean(true), path));
+      TF_ASSIGN_OR_RETURN(call.request.prompt.thinking.drop_earlier, read_bool(member, path));
     } else if (name == "thinking_mode") {  // as the model's own encoder calls it
       TF_ASSIGN_OR_RETURN(call.thinking.switched, read_mode(member, path));
     } else {

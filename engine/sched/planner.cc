@@ -189,7 +189,8 @@ StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const Slo
   std::sort(plan.samples.begin(), plan.samples.end(), by_slot);
   int32_t mask_rows = 0;
   for (SampleSpec& sample : plan.samples) {
-    if (std::find(constrained.begin(), constrained.end(), sample.slot) == constrained.end())
+    if (sample.verify_rows == 0 ||
+        std::find(constrained.begin(), constrained.end(), sample.slot) == constrained.end())
       continue;
     sample.mask_slot = mask_rows;
     mask_rows += sample.verify_rows;
@@ -206,9 +207,14 @@ bool Planner::held(SlotId slot) const {
 void Planner::fill(StepPlan& plan) {
   std::vector<FillDemand> demands;
   for (SlotId slot = 0; slot < options_.slots; ++slot) {
+  const SlotId scored = next_scored();
     const Sequence& s = sequences_[static_cast<size_t>(slot)];
     if (!s.open || generating(slot) || held(slot)) continue;
     FillDemand d;
+    if (scores(s) && s.computed < s.prompt_tokens && slot != scored) {
+      ++at(slot).waited_steps;
+      continue;
+    }
     d.slot = slot;
     d.request = s.spec.request;
     d.client = s.spec.client;
@@ -218,6 +224,7 @@ void Planner::fill(StepPlan& plan) {
     d.most =
         d.generated ? d.left : cache_.chunk_end(slot, s.computed, s.prompt_tokens) - s.computed;
     d.waited_steps = s.waited_steps;
+    if (slot == scored) d.most = std::min<int64_t>(d.most, kScoredRowsMax);
     demands.push_back(std::move(d));
   }
   shares_.deal(demands, options_.prefill_rows, kGeneratedRowsMax - plan.total_rows());
@@ -269,6 +276,7 @@ void Planner::add_generated(SlotId slot, const DraftChoice& choice, StepPlan& pl
 void Planner::add_chunk(SlotId slot, int64_t rows, StepPlan& plan) {
   Sequence& s = at(slot);
   Slice slice;
+  if (scores(s)) return add_scored(slot, rows, plan);
   slice.slot = slot;
   slice.first_position = s.computed;
   slice.rows = static_cast<int32_t>(rows);

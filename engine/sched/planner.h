@@ -164,6 +164,9 @@ class Planner {
   void cover(Sequence& s, SlotId slot, int64_t positions, StepPlan& plan);
 
   const PlannerOptions options_;
+  void add_scored(SlotId slot, int64_t rows, StepPlan& plan);  // engine/sched/scored_chunk.cc
+  static bool scores(const Sequence& s) { return s.spec.sampling.prompt_logprobs >= 0; }
+  SlotId next_scored() const;
   CacheIndex& cache_;
   BlockLedger ledger_;
   std::array<Sequence, kSequencesMax> sequences_;

@@ -40,7 +40,7 @@ bool Planner::pool_has(const SequenceSpec& spec) const {
   const int64_t reserve = reserve_of(spec);
   const int64_t available = ledger_.unpromised() + ledger_.cached() - growing();
   if (available >= reserve) return true;
-  if (ledger_.used() == 0) return false;
+  if (ledger_.used() == 0 || spec.sampling.prompt_logprobs >= 0) return false;
   const std::vector<int32_t> ids = known_ids(spec);
   const PrefixMatch match =
       cache_.match(query_of(spec, ids, static_cast<int64_t>(spec.prompt.size())));
@@ -50,6 +50,7 @@ bool Planner::pool_has(const SequenceSpec& spec) const {
 
 bool Planner::prefix_ready(const SequenceSpec& spec) {
   return cache_.ready(query_of(spec, spec.prompt, static_cast<int64_t>(spec.prompt.size())),
+  if (spec.sampling.prompt_logprobs >= 0) return true;  // it starts from nothing
                       ledger_, commands_);
 }
 
@@ -59,6 +60,7 @@ void Planner::start_behind_match(Sequence& s, int64_t reserve, SlotId slot) {
   PrefixMatch match = cache_.match(query);
   TF_CHECK_LT(match.positions, static_cast<int64_t>(s.ids.size()));
   s.promised = reserve - static_cast<int64_t>(match.blocks.size());
+  if (scores(s)) match = {};  // every row of its prompt is looked at
   if (!cache_.reclaim(s.promised, match, ledger_, commands_)) {
     // The pool is too small to keep the match beside the sequence: it starts from nothing.
     match = {};

@@ -19,8 +19,8 @@ namespace tensorfold {
 namespace {
 
 constexpr uint32_t kPlanMagic = 0x50535446;  // "FTSP"
-constexpr uint32_t kPlanVersion = 2;
-constexpr size_t kPlanTokensMax = kPrefillRowsMax + kGeneratedRowsMax;
+constexpr uint32_t kPlanVersion = 3;
+constexpr size_t kPlanTokensMax = kPrefillRowsMax + kGeneratedRowsMax + 1;  // one behind a prompt
 constexpr size_t kMaskRowsMax = kGeneratedRowsMax;
 
 // ---------------------------------------------------------------- one field list for both ways
@@ -154,6 +154,8 @@ template <typename Io, typename S>
 void sample_fields(Io& io, S& s) {
   io.field(s.slot, "sample.slot");
   io.field(s.verify_rows, "sample.verify_rows");
+  io.field(s.scored_rows, "sample.scored_rows");
+  io.field(s.prompt_logprobs, "sample.prompt_logprobs");
   io.field(s.position, "sample.position");
   io.field(s.reply_position, "sample.reply_position");
   io.field(s.seed, "sample.seed");
@@ -177,7 +179,7 @@ void sample_fields(Io& io, S& s) {
 
 constexpr size_t kCommandBytes = 1 + 4 + 4 + 8;
 constexpr size_t kSliceBytes = 4 + 8 + 4 + 3 + 4 + 4 + 8 + 4;
-constexpr size_t kSampleBytes = 4 + 4 + 8 + 8 + 8 + 4 + 12 + 4 + 12 + 4 + 4 + 4 + 4;
+constexpr size_t kSampleBytes = 4 + 4 + 8 + 8 + 8 + 8 + 4 + 12 + 4 + 12 + 4 + 4 + 4 + 4;
 
 template <typename Io, typename P>
 void plan_fields(Io& io, P& plan) {
@@ -293,8 +295,22 @@ Status check_finite(const std::string& where, const SampleSpec& s) {
 }
 
 Status check_sample(const std::string& where, const SampleSpec& s, const StepPlan& plan) {
+// Where the ids stand that follow scored rows.
+Status check_scored(const std::string& where, const SampleSpec& s, const Slice& slice,
+                    size_t tokens) {
+  if (slice.row_class != RowClass::kPrompt || slice.source != TokenSource::kGiven ||
+      s.verify_rows > 1)
+    return data_loss("step plan: " + where + "scored_rows are not of prompt rows");
+  const size_t more = s.verify_rows == 0 ? 1 : 0;
+  if (static_cast<size_t>(slice.token_offset) + static_cast<size_t>(slice.rows) + more > tokens)
+    return out_of_range(where + "scored_rows", s.scored_rows);
+  return ok_status();
+}
+
   TF_RANGE(where, s, slot, 0, kSequencesMax - 1);
-  TF_RANGE(where, s, verify_rows, 1, 1 + kDraftRowsMax);
+  TF_RANGE(where, s, scored_rows, 0, kScoredRowsMax);
+  TF_RANGE(where, s, verify_rows, s.scored_rows > 0 ? 0 : 1, 1 + kDraftRowsMax);
+  TF_RANGE(where, s, prompt_logprobs, -1, kTopLogprobsMax);
   TF_RANGE(where, s, position, 1, kPositionsMax);
   TF_RANGE(where, s, reply_position, 0, s.position);
   TF_RANGE(where, s, choice_index, 0, INT32_MAX);
@@ -305,8 +321,10 @@ Status check_sample(const std::string& where, const SampleSpec& s, const StepPla
   TF_RETURN_IF_ERROR(check_finite(where, s));
   for (const Slice& slice : plan.slices) {
     if (slice.slot != s.slot) continue;
-    if (slice.logits_rows != s.verify_rows)
-      return data_loss("step plan: " + where + "verify_rows differs from its slice's logits_rows");
+    if (slice.logits_rows != s.scored_rows + s.verify_rows)
+      return data_loss("step plan: " + where +
+                       "verify_rows (and scored_rows) differ from its slice's logits_rows");
+    if (s.scored_rows > 0) TF_RETURN_IF_ERROR(check_scored(where, s, slice, plan.tokens.size()));
     const auto mask_rows = static_cast<int64_t>(s.mask_slot) + s.verify_rows;
     if (s.mask_slot >= 0 && mask_rows * plan.mask_words > static_cast<int64_t>(plan.masks.size()))
       return out_of_range(where + "mask_slot", s.mask_slot);

@@ -27,6 +27,7 @@ inline constexpr int kPrefillRowsMax = 8192;  // prompt rows in one step
 inline constexpr int kBlockPositions = 256;   // positions per pool block
 inline constexpr int kLogitBiasMax = 1025;    // entries per sequence: a client's and one of ours
 inline constexpr int kTopLogprobsMax = 128;   // alternatives per token
+inline constexpr int kScoredRowsMax = 64;     // prompt rows that are scored in one step
 inline constexpr int kPlanCommandsMax = 1 << 16;
 inline constexpr int kPlanNotesMax = 1 << 14;
 inline constexpr int kNoteImagesMax = kBlockPositions;  // images that overlap one block
@@ -99,9 +100,14 @@ struct CacheNote {
 // How a sequence's rows with logits become tokens.
 struct SampleSpec {
   SlotId slot = 0;
-  int32_t verify_rows = 1;     // 1 + drafts to verify in this step; logits rows of the slice
-  int64_t position = 0;        // position of the first token that is sampled
-  int64_t reply_position = 0;  // first position of the reply: penalties count from here
+  // Rows of the slice with logits: first `scored_rows` of which the next ids are known and get
+  // log-probabilities (behind the last row's id stands one more in StepPlan::tokens when none is
+  // verified), then `verify_rows`.
+  int32_t verify_rows = 1;       // 1 + drafts to verify in this step; 0: only scored
+  int32_t scored_rows = 0;       // of prompt rows, at most kScoredRowsMax
+  int32_t prompt_logprobs = -1;  // of scored rows, as top_logprobs
+  int64_t position = 0;          // position of the first token that is sampled
+  int64_t reply_position = 0;    // first position of the reply: penalties count from here
   uint64_t seed = 0;
   int32_t choice_index = 0;
   float temperature = 1, top_p = 1, min_p = 0;
@@ -139,13 +145,15 @@ struct SampledLogprob {
 };
 
 // What a step left, equal on every rank.
+  int32_t rank = 0;                            // of a scored token: 1 + those likelier than it
 struct SampledTokens {
   SlotId slot = 0;
-  std::vector<int32_t> accepted;         // 1..verify_rows tokens, in order
+  std::vector<int32_t> accepted;         // 1..verify_rows tokens, in order; none of 0
   std::vector<SampledLogprob> logprobs;  // one per accepted token when asked for, else empty
   std::vector<int32_t> drafts;           // proposals for the next step
   std::vector<float> draft_confidence;   // logits of P(draft i accepted | earlier accepted)
   Status status;                         // not ok: this sequence failed (NaN row, grammar dead end)
+  std::vector<SampledLogprob> scores;    // of the scored rows
 };
 
 }  // namespace tensorfold

@@ -133,6 +133,7 @@ Result<EncodedPrompt> encode_serving(std::vector<PromptMessage> messages,
   // stand for an image that is not there.
   options.image_literal = allow_control_tokens ? ImageLiteral::kRewrite : ImageLiteral::kKeep;
   options.force_header = true;
+  options.drop_thinking = thinking.drop_earlier;
   return encode_messages(messages, options);
 }
 

@@ -214,7 +214,7 @@ const MemberCase kBadMembers[] = {
     {R"("logit_bias":{"05":1})", "logit_bias.05"},
     {R"("verbosity":"low")", "verbosity"},
     {R"("chat_template_kwargs":{"thinking_mode":"deep"})", "chat_template_kwargs.thinking_mode"},
-    {R"("chat_template_kwargs":{"drop_thinking":false})", "chat_template_kwargs.drop_thinking"},
+    {R"("chat_template_kwargs":{"drop_thinking":1})", "chat_template_kwargs.drop_thinking"},
     {R"("chat_template_kwargs":{"reasoning_effort":"x"})", "chat_template_kwargs.reasoning_effort"},
     {R"("priority":"high")", "priority"},
     {R"("priority":-3)", "priority"},

@@ -116,6 +116,33 @@ BOOST_AUTO_TEST_CASE(a_full_ring_keeps_tokens_and_their_order) {
   BOOST_TEST(logprobs == sent.size());
 }
 
+BOOST_AUTO_TEST_CASE(prompt_logprobs_wait_for_room_and_come_first) {
+  CountingPort port;
+  ReplySink sink(port);
+  std::vector<TokenId> sent, got;
+  for (int i = 0; i < static_cast<int>(kReplyEventItemsMax) + 40; ++i) {
+    const TokenLogprob one{i, -1.0f, {}, 1};
+    sink.on_prompt_logprobs({&one, 1});
+    sent.push_back(i);
+  }
+  const auto take = [&](const ReplyEvent& event) {
+    if (!event.extra) return;
+    for (const TokenLogprob& one : event.extra->prompt) got.push_back(one.id);
+  };
+  for (int i = 0; i < 3; ++i) take(*sink.pop());
+  const TokenId token = 7;
+  sink.on_tokens({&token, 1}, {});  // what waited goes in front of it
+  sink.on_finished(ok_status(), FinishReason::kStop, ReplyStats());
+  bool tokens = false;
+  while (auto event = sink.pop()) {
+    BOOST_TEST((!tokens || !event->extra || event->extra->prompt.empty()));
+    tokens = tokens || event->kind == ReplyEvent::Kind::kTokens;
+    take(*event);
+  }
+  BOOST_TEST(tokens);
+  BOOST_TEST((got == sent));
+}
+
 BOOST_AUTO_TEST_CASE(one_token_past_what_is_held_is_an_error) {
   CountingPort port;
   ReplySink sink(port);

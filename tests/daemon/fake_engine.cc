@@ -321,6 +321,26 @@ bool FakeEngine::fill(Job& job, int ms, int prompt_tokens) {
   return alive;
 }
 
+namespace {
+
+// Log-probabilities of the prompt in pieces of three: -0.5 each, the second likeliest after "A".
+void score_prompt(const Request& request, RequestSink& sink) {
+  constexpr size_t kPiece = 3;
+  const std::vector<TokenId> ids = prompt_ids(request.prompt);
+  std::vector<TokenLogprob> piece;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    TokenLogprob one{ids[i], i == 0 ? 0.0f : -0.5f, {}, i == 0 ? 0 : 2};
+    if (i > 0 && request.prompt_logprobs > 0) one.top.emplace_back('A', -0.25f);
+    if (i > 0 && request.prompt_logprobs > 1) one.top.emplace_back(ids[i], -0.5f);
+    piece.push_back(std::move(one));
+    if (piece.size() < kPiece && i + 1 < ids.size()) continue;
+    sink.on_prompt_logprobs(piece);
+    piece.clear();
+  }
+}
+
+}  // namespace
+
 void FakeEngine::play(Job& job, const Script& script) {
   ReplyStats stats;
   stats.usage.prompt_tokens = static_cast<int>(prompt_ids(job.request.prompt).size());
@@ -343,6 +363,7 @@ void FakeEngine::play(Job& job, const Script& script) {
   const size_t most = static_cast<size_t>(job.request.max_tokens.value_or(1 << 30));
   std::vector<TokenId> sent;
   bool alive = started && fill(job, script.first_ms, stats.usage.prompt_tokens);
+  if (alive && job.request.prompt_logprobs >= 0) score_prompt(job.request, sink);
   while (script.hang && script.ids.empty() && alive) alive = pause_ms(job, 1000);
   while (alive && sent.size() < ids.size() && !parser->stopped()) {
     if (sent.size() == most) {

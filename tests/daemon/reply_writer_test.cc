@@ -98,6 +98,7 @@ std::vector<OutputDelta> sample_deltas() {
 struct Play {
   std::vector<OutputDelta> deltas = sample_deltas();
   std::vector<TokenLogprob> logprobs;
+  std::vector<TokenLogprob> prompt;  // in two pieces
   FinishReason reason = FinishReason::kToolCalls;
   int choices = 1;
   int stop_index = -1;
@@ -108,6 +109,10 @@ struct Play {
     const ReplyStats stats = stats_of();
     writer.begin(info, out);
     for (int c = 0; c < choices; ++c) {
+      const auto half = std::span(prompt).first(prompt.size() / 2);
+      if (!prompt.empty()) writer.prompt_logprobs(c, half, info.text);
+      if (!prompt.empty())
+        writer.prompt_logprobs(c, std::span(prompt).subspan(half.size()), info.text);
       for (const OutputDelta& delta : deltas) writer.piece({c, delta, {}, {}, info.text}, out);
       if (!logprobs.empty()) writer.piece({c, OutputDelta(), {}, logprobs, info.text}, out);
       const Usage total = {10, 4, 6 * choices, 2 * choices};
@@ -324,6 +329,55 @@ BOOST_AUTO_TEST_CASE(completions_whole_and_streamed) {
     BOOST_TEST(text[i] == text_at(choices[i], {"text"}));
     BOOST_TEST(finish[i] == "stop");
   }
+}
+
+BOOST_AUTO_TEST_CASE(prompt_tokens_have_log_probabilities) {
+  Play play;
+  play.deltas.assign(1, {});
+  play.deltas[0].content = "x";
+  play.reason = FinishReason::kStop;
+  play.prompt = {{0, 0.0f, {}, 0},
+                 {1, -0.5f, {{1, -0.5f}, {2, -2.0f}}, 1},
+                 {5, -9.0f, {{2, -0.25f}, {3, -3.0f}}, 40}};
+  const std::string second = R"({"1":{"logprob":-0.5,"rank":1,"decoded_token":"B"}})";
+  const std::string third = R"({"5":{"logprob":-9,"rank":40,"decoded_token":"F"},)"
+                            R"("2":{"logprob":-0.25,"rank":1,"decoded_token":"C"}})";
+  ChatLook chat;
+  chat.prompt_logprobs = 1;
+  const Json said = whole_of(*make_chat_writer(false, chat), play);
+  BOOST_TEST(dump_json_compact(*said.find("prompt_logprobs")) ==
+             "[null," + second + "," + third + "]");
+  BOOST_TEST(whole_of(*make_chat_writer(false, {}), play).find("prompt_logprobs") == nullptr);
+
+  CompletionLook look;
+  look.choices = look.n = 2;  // of one prompt: what is said of it comes with the first
+  look.logprobs = 2;
+  look.prompt_logprobs = 0;
+  look.echo = {std::string("ABF"), std::string("ABF")};
+  const Json reply = whole_of(*make_completion_writer(false, look), play);
+  for (const Json& choice : reply.find("choices")->as_array()) {
+    BOOST_TEST(dump_json_compact(*choice.find("prompt_logprobs")) ==
+               R"([null,{"1":{"logprob":-0.5,"rank":1,"decoded_token":"B"}},)"
+               R"({"5":{"logprob":-9,"rank":40,"decoded_token":"F"}}])");
+    const Json& lists = *choice.find("logprobs");
+    BOOST_TEST(dump_json_compact(*lists.find("tokens")) == R"(["A","B","F"])");
+    BOOST_TEST(dump_json_compact(*lists.find("token_logprobs")) == "[null,-0.5,-9]");
+    BOOST_TEST(dump_json_compact(*lists.find("top_logprobs")) ==
+               R"([null,{"B":-0.5,"C":-2},{"C":-0.25,"D":-3}])");
+    BOOST_TEST(dump_json_compact(*lists.find("text_offset")) == "[0,1,2]");
+  }
+  look.choices = look.n = 1;
+  look.prompt_logprobs = -1;
+  look.echo.resize(1);
+  std::vector<std::string> texts;
+  for (const Event& e : events_of(play(*make_completion_writer(true, look)))) {
+    if (e.json.is_null()) continue;
+    texts.push_back(text_at(choice_of(e.json), {"text"}));
+    if (texts.size() > 1) continue;
+    BOOST_TEST(dump_json_compact(*choice_of(e.json).find("logprobs")->find("token_logprobs")) ==
+               "[null,-0.5,-9]");
+  }
+  BOOST_TEST((texts == std::vector<std::string>{"ABF", "x", ""}));
 }
 
 // ---------------------------------------------------------------- messages

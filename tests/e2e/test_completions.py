@@ -100,13 +100,46 @@ def test_logprobs(client):
         assert tokens == ["a", "b", ""]
 
 
+def test_prompt_logprobs(client):
+    """As old clients score texts (echo, logprobs, no tokens), and as vLLM's ask for them."""
+    prompt = "echo é"
+    for stream in (False, True):
+        reply = complete(client, prompt, echo=True, logprobs=1, max_tokens=0, stream=stream)
+        choices = [c for r in (reply if stream else [reply]) for c in r.choices if c.text]
+        assert [c.text for c in choices] == [prompt]
+        lists = choices[0].logprobs
+        assert lists.tokens == [*"echo ", "�", "�"]
+        assert lists.token_logprobs == [None] + 6 * [-0.5]
+        assert lists.top_logprobs == [None] + 6 * [{"A": -0.25}]
+        assert lists.text_offset == [0, 1, 2, 3, 4, 5, 6]
+    entry = lambda c, rank: {"logprob": -0.5, "rank": rank, "decoded_token": c}
+    for n in (1, 3):
+        reply = complete(client, ["echo a", "echo b"], n=n, extra_body={"prompt_logprobs": 0})
+        for i, choice in enumerate(reply.choices):
+            text = "echo a" if i < n else "echo b"
+            assert choice.model_extra["prompt_logprobs"] == [None] + [
+                {str(ord(c)): entry(c, 2)} for c in text[1:]]
+    reply = client.chat.completions.create(model=MODEL_NAME, messages=say("echo a"), n=2,
+                                           extra_body={"prompt_logprobs": 1})
+    prompt = reply.model_extra["prompt_logprobs"]
+    assert len(prompt) == reply.usage.prompt_tokens and prompt[0] is None
+    assert prompt[4] == {"101": entry("e", 2), "65": {"logprob": -0.25, "rank": 1,
+                                                      "decoded_token": "A"}}
+
+
 def test_bad_completions(client):
     for options, param in (({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"),
                            ({"prompt": [1, "a"]}, "prompt[1]"), ({"prompt": [[]]}, "prompt[0]"),
                            ({"prompt": [-1]}, "prompt[0]"), ({"prompt": 5}, "prompt"),
                            ({"prompt": [1], "suffix": "x"}, "suffix"),
                            ({"prompt": "x", "logprobs": 21}, "logprobs"),
-                           ({"prompt": "x", "echo": True, "logprobs": 1}, "logprobs"),
+                           ({"prompt": "x", "echo": True, "logprobs": 1, "suffix": "y"}, "suffix"),
+                           ({"prompt": "x", "echo": True, "logprobs": 1, "stream": True, "n": 2},
+                            "n"),
+                           ({"prompt": "x", "stream": True, "extra_body": {"prompt_logprobs": 1}},
+                            "prompt_logprobs"),
+                           ({"prompt": "x", "extra_body": {"prompt_logprobs": 21}},
+                            "prompt_logprobs"),
                            ({"prompt": "x", "best_of": 4}, "best_of"),
                            ({"prompt": ["x"] * 129}, "prompt"),
                            ({"prompt": ["x"] * 65, "n": 2}, "n"),

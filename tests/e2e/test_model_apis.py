@@ -109,6 +109,30 @@ def test_logprobs_are_of_the_model(client):
     assert len(old.choices[0].logprobs.tokens) == old.usage.completion_tokens
 
 
+def test_prompt_logprobs_are_what_the_model_said(client, daemon):
+    """A text that it wrote, scored: the same numbers; and a scored prompt is gone on with alike."""
+    options = {"model": "tiny", "temperature": 0, "logprobs": 3}
+    made = client.completions.create(prompt="one two three", max_tokens=40, **options,
+                                     extra_body={"return_token_ids": True, "ignore_eos": True})
+    _, _, body = daemon.request("POST", "/tokenize", {"prompt": "one two three",
+                                                      "add_special_tokens": False})
+    ids = json.loads(body)["tokens"] + made.model_extra["tensorfold"]["token_ids"]
+    scored = client.completions.create(prompt=ids, echo=True, max_tokens=0, **options)
+    lists, said = scored.choices[0].logprobs, made.choices[0].logprobs
+    assert len(lists.tokens) == len(ids) and lists.token_logprobs[0] is None
+    assert lists.tokens[-40:] == said.tokens and len(said.tokens) == 40
+    assert lists.token_logprobs[-40:] == said.token_logprobs
+    assert lists.top_logprobs[-40:] == said.top_logprobs
+    reply = chat(client, extra_body={"prompt_logprobs": 2})
+    prompt = reply.model_extra["prompt_logprobs"]
+    assert len(prompt) == reply.usage.prompt_tokens and prompt[0] is None
+    assert reply.usage.prompt_tokens_details.cached_tokens == 0
+    for entry in prompt[1:]:
+        ranks = sorted(e["rank"] for e in entry.values())
+        assert ranks[:2] == [1, 2] and len(entry) in (2, 3)
+    assert chat(client).choices[0].message.content == reply.choices[0].message.content
+
+
 def test_min_tokens_bias_and_allowed_tokens(client, daemon):
     short = chat(client, messages=say("Hello!"), max_tokens=64)
     made = short.usage.completion_tokens

@@ -92,6 +92,7 @@ struct Reply {
   int progress = 0;
   std::vector<TokenId> ids;
   std::vector<TokenLogprob> logprobs;
+  std::vector<TokenLogprob> prompt;  // on_prompt_logprobs
   Status status;
   FinishReason reason = FinishReason::kStop;
   ReplyStats stats;
@@ -110,6 +111,12 @@ class KeepingSink final : public RequestSink {
     std::lock_guard lock(mutex_);
     check(reply_.accepted && reply_.finished == 0 && done > reply_.progress && done <= total);
     reply_.progress = done;
+    changed_.notify_all();
+  }
+  void on_prompt_logprobs(std::span<const TokenLogprob> tokens) override {
+    std::lock_guard lock(mutex_);
+    check(reply_.accepted && reply_.finished == 0 && reply_.ids.empty() && !tokens.empty());
+    reply_.prompt.insert(reply_.prompt.end(), tokens.begin(), tokens.end());
     changed_.notify_all();
   }
   void on_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs) override {

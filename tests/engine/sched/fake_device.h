@@ -96,6 +96,8 @@ class FakeDevice final : public StepRunner {
     int64_t decoder_low = 0, decoder_end = 0;
     int64_t prompt_end = 0;
     bool poisoned = false;
+    int64_t announced_at = -1;  // position of the id that stood behind a scored chunk
+    int32_t announced = 0;
     std::vector<int32_t> left;
     int64_t length() const { return static_cast<int64_t>(rings.size()); }
   };
@@ -230,6 +232,8 @@ class FakeDevice final : public StepRunner {
     Slot& to = *found;
     const std::vector<int32_t> ids = tokens_of(plan, s, to);
     if (!require(s.first_position == to.length(), "rows do not follow the sequence")) return;
+    const bool as_announced = to.announced_at != s.first_position || to.announced == ids[0];
+    if (!require(as_announced, "another id follows a scored chunk than it was scored with")) return;
     for (const int32_t id : ids) {
       if (!compute(to, id)) return;
     }
@@ -244,7 +248,28 @@ class FakeDevice final : public StepRunner {
     const int64_t sampled = to.length() - s.logits_rows;
     require(to.decoder_low <= std::max<int64_t>(0, sampled - kSimWindow + 1),
             "samples a row whose decoder window is not there");
-    verify(to, ids, *sample, results);
+    SampledTokens out;
+    out.slot = s.slot;
+    score(plan, s, *sample, to, out);
+    if (sample->verify_rows > 0) return verify(to, ids, *sample, std::move(out), results);
+    results.push_back(std::move(out));
+  }
+
+  // What is said of a token follows from all before it, and from itself.
+  void score(const StepPlan& plan, const Slice& s, const SampleSpec& sample, Slot& to,
+             SampledTokens& out) {
+    if (sample.scored_rows == 0) return;
+    require(sample.scored_rows + sample.verify_rows == s.rows && s.decoder_rows == s.rows,
+            "rows of a scored chunk that are not scored");
+    const size_t behind = static_cast<size_t>(s.token_offset) + 1;
+    for (int32_t r = 0; r < sample.scored_rows; ++r) {
+      const int32_t next = plan.tokens[behind + static_cast<size_t>(r)];
+      const int64_t at = s.first_position + r;
+      const uint64_t said = sim_digest(to.rings[static_cast<size_t>(at)], next);
+      out.scores.push_back({-static_cast<float>(said % 1000), {}, 1});
+      to.announced_at = at + 1;
+      to.announced = next;
+    }
   }
 
   bool compute(Slot& s, int32_t id) {
@@ -263,10 +288,8 @@ class FakeDevice final : public StepRunner {
     return true;
   }
 
-  void verify(Slot& s, const std::vector<int32_t>& ids, const SampleSpec& sample,
+  void verify(Slot& s, const std::vector<int32_t>& ids, const SampleSpec& sample, SampledTokens out,
               std::vector<SampledTokens>& results) {
-    SampledTokens out;
-    out.slot = sample.slot;
     const int64_t first = s.length() - sample.verify_rows;
     require(sample.position == first + 1, "samples a position that does not follow its rows");
     const auto drafts = std::span(ids).last(static_cast<size_t>(sample.verify_rows) - 1);

@@ -132,7 +132,8 @@ class LoggedDevice final : public StepRunner {
     std::vector<SampledTokens> again;
     TF_RETURN_IF_ERROR(replay.run(*logged, again));
     for (size_t i = 0; i < results.size(); ++i) {
-      if (again[i].accepted != results[i].accepted || again[i].drafts != results[i].drafts)
+      if (again[i].accepted != results[i].accepted || again[i].drafts != results[i].drafts ||
+          again[i].scores.size() != results[i].scores.size())
         return note("a plan from the log gave other tokens");
     }
     return ok_status();
@@ -160,7 +161,10 @@ class Schedule {
         policy_(make_fixed_depth_policy(setup_.depth)),
         loop_(loop_options(), {device_, text_, *policy_, clock_, null_log(), board_}) {
     const int64_t longest = setup_.open_ended > 0 ? capacity_.positions_max() : setup_.reply_max;
-    out_.wait_bound = admission_bound_steps(setup_.planner, longest);
+    // Every fourth schedule has prompts that are scored. They fill more slowly than the bounds
+    // count.
+    scored_ = seed % 4 == 3 ? 30 : 0;
+    out_.wait_bound = admission_bound_steps(setup_.planner, longest) * (scored_ > 0 ? 64 : 1);
     out_.pause_bound = pause_bound_steps(out_.wait_bound, setup_.planner, setup_.clients);
   }
 
@@ -184,7 +188,7 @@ class Schedule {
     RequestId id = 0;
     std::vector<TokenId> prompt;
     int64_t most = 0;
-    bool background = false;
+    bool background = false, scored = false;
     size_t got = 0;  // tokens and positions that it has been told of
     int64_t still = 0;
   };
@@ -249,6 +253,7 @@ class Schedule {
     r.label =
         std::string(1, static_cast<char>('a' + rng_() % static_cast<uint64_t>(setup_.clients)));
     if (chance(10)) r.cache_salt = "salt";
+    if (scored_ > 0 && chance(scored_)) r.prompt_logprobs = 1;
     if (chance(8)) r.deadline_us = clock_.monotonic_us() + static_cast<int64_t>(rng_() % 60000);
     return r;
   }
@@ -261,6 +266,7 @@ class Schedule {
     asked.sink = std::make_shared<KeepingSink>();
     asked.prompt = *s.request.prompt.ids;
     asked.background = s.request.background;
+    asked.scored = s.request.prompt_logprobs >= 0;
     s.ticket = book_.open(asked.sink, SIZE_MAX);
     asked.id = s.ticket->id();
     s.submitted_us = clock_.monotonic_us();
@@ -317,8 +323,24 @@ class Schedule {
     if (!out_.fault.empty()) return;
     if (!begins || (r.status.ok() && r.ids.size() != wanted.size()))
       out_.fault = "a reply is not what it would be alone";
+    if (a.scored && r.status.ok() && !scored_whole(a.prompt, r.prompt))
+      out_.fault = "a prompt's tokens are not scored as they stand";
     if (r.accepted && r.stats.usage.completion_tokens != static_cast<int>(r.ids.size()))
       out_.fault = "usage counts other tokens than were sent";
+  }
+
+  // Each token once, with what follows from those before it.
+  static bool scored_whole(const std::vector<TokenId>& prompt,
+                           const std::vector<TokenLogprob>& scores) {
+    if (scores.size() != prompt.size()) return false;
+    uint64_t digest = 1;
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      const uint64_t said = sim_digest(digest, prompt[i]);
+      const float logprob = i == 0 ? 0.0F : -static_cast<float>(said % 1000);
+      if (scores[i].id != prompt[i] || scores[i].logprob != logprob) return false;
+      digest = said;
+    }
+    return true;
   }
 
   std::mt19937_64 rng_;
@@ -333,6 +355,7 @@ class Schedule {
   EngineLoop loop_;
   std::vector<Asked> asked_;
   int submitted_ = 0;
+  unsigned scored_ = 0;  // of 100 requests
   int64_t still_ = 0;
   SimOutcome out_;
 };

@@ -32,7 +32,7 @@ StepPlan example() {
   plan.notes = {note};
   plan.tokens = {5, 6, 7, 8};
   plan.slices = {
-      {2, 0, 4, RowClass::kPrompt, RowKind::kText, TokenSource::kGiven, 0, 3, 1, 1},
+      {2, 0, 4, RowClass::kPrompt, RowKind::kText, TokenSource::kGiven, 0, 3, 1, 3},
       {0, 129, 3, RowClass::kGenerated, RowKind::kText, TokenSource::kDevice, 0, 3, 0, 3}};
   SampleSpec a;
   a.slot = 0;
@@ -49,6 +49,8 @@ StepPlan example() {
   b.position = 4;
   b.reply_position = 4;
   b.top_logprobs = 3;
+  b.scored_rows = 2;
+  b.prompt_logprobs = 4;
   plan.samples = {a, b};
   plan.mask_words = 2;
   plan.masks = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -174,6 +176,13 @@ BOOST_AUTO_TEST_CASE(refusals_name_the_field) {
   expect([](StepPlan& p) { p.tokens[0] = -4; }, "tokens");
   expect([](StepPlan& p) { p.samples[0].slot = 1; }, "slot 1 has no slice");
   expect([](StepPlan& p) { p.samples[0].verify_rows = 2; }, "samples[0].verify_rows");
+  expect([](StepPlan& p) { p.samples[1].verify_rows = 0; }, "samples[1].verify_rows");
+  expect([](StepPlan& p) { p.samples[1].scored_rows = 65; }, "samples[1].scored_rows");
+  expect([](StepPlan& p) { p.samples[1].prompt_logprobs = 129; }, "samples[1].prompt_logprobs");
+  expect([](StepPlan& p) { p.samples[0].scored_rows = 1, p.samples[0].verify_rows = 2; },
+         "samples[0].scored_rows are not of prompt rows");
+  expect([](StepPlan& p) { p.samples[1].verify_rows = 0, p.samples[1].scored_rows = 3; },
+         "samples[1].scored_rows is out of range");  // the id behind the last row is missing
   expect([](StepPlan& p) { p.samples[0].draft_rows = 6; }, "samples[0].draft_rows");
   expect([](StepPlan& p) { p.samples[0].mask_slot = 2; }, "samples[0].mask_slot");
   expect([](StepPlan& p) { p.samples[0].position = 0; }, "samples[0].position");
@@ -184,7 +193,7 @@ BOOST_AUTO_TEST_CASE(refusals_name_the_field) {
   expect([](StepPlan& p) { std::swap(p.samples[0], p.samples[1]); }, "ascending");
   expect([](StepPlan& p) { p.masks.pop_back(); }, "masks");
   expect([](StepPlan& p) { p.commands[1].block = -1; }, "commands[1].block");
-  expect([](StepPlan& p) { p.commands[0].kind = static_cast<CacheCommand::Kind>(14); },
+  expect([](StepPlan& p) { p.commands[0].kind = static_cast<CacheCommand::Kind>(64); },
          "commands[0].kind");
   expect([](StepPlan& p) { p.notes.clear(); }, "commands[3].value");
   expect([](StepPlan& p) { p.notes[0].positions = 257; }, "notes[0].positions");
