@@ -63,19 +63,21 @@ struct RingPlace {
   uint32_t stage = 0, parity = 0;
 };
 
-// Where a thread stands in a ring of kStages_ stages of kBytes bytes each, from `base` on. Barriers
-// lie kBarriers bytes after it: full of every stage, then empty of every stage.
-template <int kStages_, int kBytes, int kBarriers>
+// Where a thread stands in a ring of kStages_ stages, kBytes bytes from one to the next. At
+// `barriers`: full of every stage, then empty of every stage.
+template <int kStages_, int kBytes>
 struct Ring {
   static constexpr int kStages = kStages_;
-  uint32_t base, stage = 0, parity = 0;
+  static constexpr int kBarrierBytes = 2 * kStages * 8;
+  uint32_t base, barriers, stage = 0, parity = 0;
 
-  __device__ __forceinline__ explicit Ring(uint32_t base_) : base(base_) {}
-  __device__ __forceinline__ Ring(uint32_t base_, const RingPlace& p)
-      : base(base_), stage(p.stage), parity(p.parity) {}
+  __device__ __forceinline__ Ring(uint32_t base_, uint32_t barriers_)
+      : base(base_), barriers(barriers_) {}
+  __device__ __forceinline__ Ring(uint32_t base_, uint32_t barriers_, const RingPlace& p)
+      : base(base_), barriers(barriers_), stage(p.stage), parity(p.parity) {}
   __device__ __forceinline__ RingPlace place() const { return {stage, parity}; }
   __device__ __forceinline__ uint32_t at() const { return base + stage * kBytes; }
-  __device__ __forceinline__ uint32_t full() const { return base + kBarriers + 8 * stage; }
+  __device__ __forceinline__ uint32_t full() const { return barriers + 8 * stage; }
   __device__ __forceinline__ uint32_t empty() const { return full() + 8 * kStages; }
   __device__ __forceinline__ void step() {
     if (++stage == kStages) {

@@ -13,8 +13,6 @@
 
 namespace tensorfold::cuda {
 
-inline constexpr int kPrefillTileRows = 128;  // rows of a dense tile
-
 int64_t exl3_prefill_workspace_bytes(int rows, int padded_in);
 // y of one weight. Workspace: 256-byte aligned, exl3_prefill_workspace_bytes long.
 cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
@@ -22,8 +20,8 @@ cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
                          const char** where = nullptr);
 
 // The MoE of prompt rows, with the parameters of moe_decode. Each expert's trellis is decoded once
-// per 32, 64 or 128 of its rows, by the mean number of rows of an expert.
-int64_t moe_prefill_workspace_bytes(int rows, int hidden, int intermediate, int topk);
+// per 32 to 160 of its rows, by the mean number of rows of an expert.
+int64_t moe_prefill_workspace_bytes(int rows, int hidden, int intermediate, int topk, int experts);
 cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream,
                         const char** where = nullptr);
 

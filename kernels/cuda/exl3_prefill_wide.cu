@@ -27,7 +27,7 @@ constexpr int stage_bytes() {
   return PrefillStage<TN>::kRowBytes + kStrips * 6 * 512;
 }
 template <int TN, int kStages>
-using WideRing = Ring<kStages, stage_bytes<TN>(), kStages * stage_bytes<TN>() + kSumBytes>;
+using WideRing = Ring<kStages, stage_bytes<TN>()>;
 
 __host__ __device__ constexpr int wide_pairs(int padded_out) {
   return (padded_out / 128 + kColumns - 1) / kColumns;
@@ -59,7 +59,7 @@ struct WideLoader {
   const Exl3DenseJob& job;
   const uint16_t* x;
   int rows;
-  uint32_t base;
+  uint32_t base, barriers;
   WidePlaces& places;
 
   __device__ __forceinline__ void operator()() const {
@@ -86,7 +86,7 @@ struct WideLoader {
       p.from = x + int64_t{first} * 64;
       p.bytes = static_cast<uint32_t>(min(TN, placed - first)) * 128;
     }
-    WideRing<TN, kStages> ring(base, p.ring);
+    WideRing<TN, kStages> ring(base, barriers, p.ring);
     barrier_wait(ring.empty(), ring.parity ^ 1);
     barrier_expect(ring.full(), p.bytes + kStrips * job.weight.half_bits * 256);
     bulk_copy(ring.at(), p.from, p.bytes, ring.full());
@@ -101,7 +101,7 @@ struct WideLoader {
       p.from =
           step_codes(job.weight, min(pair * kStrips + strip, job.weight.padded_out / 64 - 1), 0);
     }
-    WideRing<TN, kStages> ring(base, p.ring);
+    WideRing<TN, kStages> ring(base, barriers, p.ring);
     const uint32_t bytes = job.weight.half_bits * 256;
     const uint32_t to =
         ring.at() + PrefillStage<TN>::kRowBytes + static_cast<uint32_t>(strip) * bytes;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void store_tile(const Exl3DenseJob& job, int rows, in
 #pragma unroll
   for (int c = 0; c < TN; c += kChunkRows) {
     __syncthreads();
-    store_sums<TN, kChunkRows>(d, c, kSumStride, lane, sums + 16 * warp);
+    store_sums<TN, kChunkRows, true>(d, c, kSumStride, lane, sums + 16 * warp);
     __syncthreads();
     float v[4][8];
     load_sums(from, v);
@@ -176,7 +176,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t smem[];
   __shared__ WidePlaces places;
   auto* sums = reinterpret_cast<float*>(smem + kStages * stage_bytes<TN>());
-  WideRing<TN, kStages> ring(shared_address(smem));
+  const uint32_t base = shared_address(smem);
+  WideRing<TN, kStages> ring(base, base + kStages * stage_bytes<TN>() + kSumBytes);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   if (threadIdx.x == 0) {
     init_ring(ring, kWarps);
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int pairs = wide_pairs(job.weight.padded_out);
   const int items = wide_items(job.weight.padded_out, rows, TN);
-  const WideLoader<TN, kStages> load{job, x, rows, ring.base, places};
+  const WideLoader<TN, kStages> load{job, x, rows, base, ring.barriers, places};
 #pragma unroll 1
   for (int i = 0; i < kStages - 2; ++i) load();
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
@@ -201,7 +202,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int TN, int kStages>
 cudaError_t run(const Exl3DenseJob& job, int rows, const uint16_t* x, int sms,
                 cudaStream_t stream) {
-  constexpr int kBytes = kStages * stage_bytes<TN>() + kSumBytes + 2 * kStages * 8;
+  constexpr int kBytes =
+      kStages * stage_bytes<TN>() + kSumBytes + WideRing<TN, kStages>::kBarrierBytes;
   static_assert(stage_bytes<TN>() % 1024 == 0 && kBytes + 2048 <= 227 * 1024);
   const cudaError_t error = cudaFuncSetAttribute(
       prefill_wide_kernel<TN, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

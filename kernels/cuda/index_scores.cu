@@ -173,16 +173,30 @@ __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint
 __device__ __forceinline__ float units(int sum) {
   return __int_as_float(sum) - __uint_as_float(kUnits);
 }
+// Two values rounded to bf16.
 template <bool kBf16>
-__device__ __forceinline__ float rounded(float v) {
-  return kBf16 ? round_bf16(v) : v;
+__device__ __forceinline__ void round_two(float& a, float& b) {
+  if constexpr (kBf16) {
+    uint32_t two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(b), "f"(a));
+    a = __uint_as_float(two << 16);
+    b = __uint_as_float(two & 0xffff0000u);
+  }
 }
-// sum + max(0, dot) * weight.
+__device__ __forceinline__ float positive(float dot) { return dot < 0.0f ? 0.0f : dot; }
+
+// sum + max(0, dot) * weight for two heads of two keys.
 template <bool kBf16>
-__device__ __forceinline__ void add_head(float& sum, float dot, float weight) {
-  dot = rounded<kBf16>(dot);
-  dot = dot < 0.0f ? 0.0f : dot;
-  sum += rounded<kBf16>(dot * weight);
+__device__ __forceinline__ void add_heads(float (&sums)[2], float (&dot)[4], const float2& weight) {
+#pragma unroll
+  for (int key = 0; key < 2; ++key) {
+    float a = dot[2 * key], b = dot[2 * key + 1];
+    round_two<kBf16>(a, b);
+    a = positive(a) * weight.x;
+    b = positive(b) * weight.y;
+    round_two<kBf16>(a, b);
+    sums[key] = (sums[key] + a) + b;
+  }
 }
 __device__ __forceinline__ float key_scale(const KeyTile& key, int half, int block) {
   uint32_t e = key.exponents[half];
@@ -222,9 +236,8 @@ __device__ __forceinline__ void score_narrow(const KeyTile (&keys)[kTiles], cons
       mma_s8(d, keys[m].a[1], low.z, low.w, d);
       mma_s8(d, keys[m].a[2], high.x, high.y, d);
       mma_s8(d, keys[m].a[3], high.z, high.w, d);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        add_head<kBf16>(sums[m][i / 2], units(d[i]), i % 2 == 0 ? w.x : w.y);
+      float dot[4] = {units(d[0]), units(d[1]), units(d[2]), units(d[3])};
+      add_heads<kBf16>(sums[m], dot, w);
     }
   }
 #pragma unroll
@@ -264,8 +277,7 @@ __device__ __forceinline__ void score_any(const KeyTile (&keys)[kTiles], const G
       block(1, low.z, low.w, first.y, second.y);
       block(2, high.x, high.y, first.z, second.z);
       block(3, high.z, high.w, first.w, second.w);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) add_head<kBf16>(sums[m][i / 2], dot[i], i % 2 == 0 ? w.x : w.y);
+      add_heads<kBf16>(sums[m], dot, w);
       // One tile after the other, for the registers' sake.
       asm volatile("" : "+f"(sums[m][0]), "+f"(sums[m][1]));
     }
@@ -362,7 +374,7 @@ __global__ void __launch_bounds__(kScoreThreads, 2)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const int j = key + 16 * m + 8 * half + g;
-            if (j < mine) to[j] = rounded<kBf16>(sums[m][half]);
+            if (j < mine) to[j] = kBf16 ? round_bf16(sums[m][half]) : sums[m][half];
           }
       }
       __syncthreads();

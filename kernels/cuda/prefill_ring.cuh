@@ -19,24 +19,16 @@ template <int K, int TN, typename AnyRing, typename Load>
 __device__ __forceinline__ void ring_run(AnyRing& ring, int steps, int tile, int lane,
                                          const Load& load, float (&d)[TN / 2]) {
   const RunPlaces<K> places(PrefillStage<TN>::kRowBytes, tile, lane);
-  uint32_t even[4][4] = {}, odd[4][4] = {};
-  uint32_t last = 0;  // empty barrier of the step before
-  const auto multiply = [&](uint32_t(&a)[4][4], uint32_t(&before)[4][4], bool first) {
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
     load();
     barrier_wait(ring.full(), ring.parity);
+    uint32_t a[4][4];
     prefill_step<K, TN>(ring.at(), places, lane, a, d);
-    prefill_wait<4>(before);
-    if (!first && lane == 0) barrier_arrive(last);
-    last = ring.empty();
+    prefill_wait<0>(a);
+    if (lane == 0) barrier_arrive(ring.empty());
     ring.step();
-  };
-#pragma unroll 1
-  for (int step = 0; step < steps; step += 2) {  // inputs are a multiple of 128
-    multiply(even, odd, step == 0);
-    multiply(odd, even, false);
   }
-  prefill_wait<0>(odd);
-  if (lane == 0) barrier_arrive(last);
 }
 
 // The width of the weight picks the instance.
@@ -68,8 +60,8 @@ __device__ __forceinline__ const std::byte* step_codes(const Exl3Parts& w, int s
 }
 
 // Sums of rows [first, first + kRows) of a tile into shared memory, a row every `stride` floats:
-// this warp's 16 outputs, the Hadamard's step of 8 done.
-template <int TN, int kRows>
+// this warp's 16 outputs; kStep8: the Hadamard's step of 8 done.
+template <int TN, int kRows, bool kStep8>
 __device__ __forceinline__ void store_sums(const float (&d)[TN / 2], int first, int stride,
                                            int lane, float* sums) {
   float* to = sums + 2 * (lane & 3) * stride + (lane >> 2);
@@ -77,10 +69,12 @@ __device__ __forceinline__ void store_sums(const float (&d)[TN / 2], int first, 
   for (int j = 0; j < kRows / 8; ++j) {
     const int i = 4 * (first / 8 + j);
     if (i >= TN / 2) break;
-    to[8 * j * stride] = d[i] + d[i + 2];
-    to[8 * j * stride + 8] = d[i] - d[i + 2];
-    to[(8 * j + 1) * stride] = d[i + 1] + d[i + 3];
-    to[(8 * j + 1) * stride + 8] = d[i + 1] - d[i + 3];
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      const float low = d[i + row], high = d[i + row + 2];
+      to[(8 * j + row) * stride] = kStep8 ? low + high : low;
+      to[(8 * j + row) * stride + 8] = kStep8 ? low - high : high;
+    }
   }
 }
 

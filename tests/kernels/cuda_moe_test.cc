@@ -93,9 +93,12 @@ struct Rows {
 
 struct Form {
   decltype(&cuda::moe_decode) run;
-  decltype(&cuda::moe_decode_workspace_bytes) workspace_bytes;
+  decltype(&cuda::moe_prefill_workspace_bytes) workspace_bytes;
 };
-constexpr Form kGenerated{&cuda::moe_decode, &cuda::moe_decode_workspace_bytes};
+int64_t generated_bytes(int rows, int hidden, int intermediate, int topk, int) {
+  return cuda::moe_decode_workspace_bytes(rows, hidden, intermediate, topk);
+}
+constexpr Form kGenerated{&cuda::moe_decode, &generated_bytes};
 constexpr Form kPrompt{&cuda::moe_prefill, &cuda::moe_prefill_workspace_bytes};
 
 std::vector<float> run(const Form& form, Moe& m, DeviceArray<cuda::MoeExpertExl3>& table,
@@ -104,7 +107,7 @@ std::vector<float> run(const Form& form, Moe& m, DeviceArray<cuda::MoeExpertExl3
   DeviceArray<int32_t> ids(all.ids);
   DeviceArray<float> weights(all.weights);
   DeviceArray<float> y(static_cast<size_t>(rows) * static_cast<size_t>(m.h));
-  const int64_t bytes = form.workspace_bytes(rows, m.h, m.n, m.topk);
+  const int64_t bytes = form.workspace_bytes(rows, m.h, m.n, m.topk, m.experts);
   DeviceArray<std::byte> workspace(static_cast<size_t>(bytes));
   cuda::MoeDecodeParams p;
   p.rows = rows;
@@ -165,11 +168,13 @@ BOOST_AUTO_TEST_CASE(generated_rows_of_many_shapes) {
   check(kGenerated, 128, 1408, 3, 2, true, 11, {1, 4, 9});
 }
 
-// Tiles of 32, 64 and 128 rows of an expert give a row the same bits.
+// Entries of 32 to 160 rows of an expert give a row the same bits; more entries than thread blocks,
+// several of an expert.
 BOOST_AUTO_TEST_CASE(prompt_rows_of_many_shapes) {
   check(kPrompt, 640, 384, 12, 3, true, 70, {1, 5, 33, 64});
   check(kPrompt, 256, 128, 6, 2, true, 290, {1, 9, 120, 150, 280});
   check(kPrompt, 384, 640, 40, 6, false, 20, {1, 7});
+  check(kPrompt, 256, 256, 4, 2, true, 400, {31, 100, 170});
 }
 
 }  // namespace tensorfold::test

@@ -365,7 +365,7 @@ Row bench_moe_prefill(const MoeWeights& w, int rows, int experts, double goal_us
   p.x_stride = kHidden;
   const std::vector<float> weights(static_cast<size_t>(rows * kTopk), 0.4f);
   p.weights = to_device(weights);
-  p.workspace_bytes = cuda::moe_prefill_workspace_bytes(rows, kHidden, kInter, kTopk);
+  p.workspace_bytes = cuda::moe_prefill_workspace_bytes(rows, kHidden, kInter, kTopk, experts);
   p.workspace = device_memory<std::byte>(p.workspace_bytes);
   auto* x = device_memory<uint16_t>(int64_t{rows} * kHidden);
   TF_BENCH_CUDA(fill_normal(x, int64_t{rows} * kHidden, 5, nullptr));
