@@ -9,8 +9,10 @@
 // "Continuous inspection schemes", 1954); a sum of so many runs of the drafter is enough. It begins
 // with what drafting promised others lately.
 //
-// While it pauses the drafter runs once now and then, only to see what it promises. Looks take a
-// fixed share of the time, so they are frequent where the drafter is cheap.
+// While it pauses the drafter runs once now and then, only to see what it promises. In the long run
+// looks take a fixed share of the time, so they are frequent where the drafter is cheap. A pause
+// that has just been decided rests on a few rounds of one hard stretch: the first look comes soon,
+// and each that promises nothing makes the next wait longer, until that share is reached.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +31,7 @@ class DraftPause {
  public:
   static constexpr int kPauseRoundsMin = 4;
   static constexpr int kPauseRoundsMax = 512;
+  static constexpr int kWaitGrowth = 2;
   static constexpr double kKnownMost = 0.9;   // of the sum, by what is known before
   static constexpr double kTrialStart = 0.5;  // of it, when a look leads on
 
@@ -37,9 +40,9 @@ class DraftPause {
   // A new sequence. `others`: what drafting has promised others. It begins paused without drafts.
   void begin(double others, bool drafts, const DraftPrice& price) {
     lost_ = std::clamp(-others * constants_.promise_prior_rounds, 0.0, kKnownMost * most(price));
-    if (!drafts) wait(price);
+    if (!drafts) wait(look_rounds(price));
   }
-  // Rounds between two looks.
+  // Rounds between two looks, where drafting has long given nothing.
   int look_rounds(const DraftPrice& price) const {
     const double rounds = price.steps / constants_.look_share;
     return static_cast<int>(std::clamp<double>(rounds, kPauseRoundsMin, kPauseRoundsMax));
@@ -50,12 +53,13 @@ class DraftPause {
     if (looking_) {
       looking_ = false;
       lost_ = kTrialStart * most(price);
-      if (promise < 0) wait(price);
+      if (promise < 0) wait_longer(price);
       return false;
     }
     lost_ = std::max(0.0, lost_ - promise);
+    if (lost_ == 0) waited_ = 0;  // it paid for itself
     if (lost_ <= most(price)) return false;
-    wait(price);
+    wait_longer(price);
     return true;
   }
   // Asked once a round: should drafts be proposed behind it?
@@ -70,11 +74,18 @@ class DraftPause {
 
  private:
   double most(const DraftPrice& price) const { return constants_.lost_runs * price.tokens; }
-  void wait(const DraftPrice& price) { rounds_left_ = look_rounds(price); }
+  void wait(int rounds) { rounds_left_ = waited_ = rounds; }
+  void wait_longer(const DraftPrice& price) {
+    const int longest = look_rounds(price);
+    const int first = static_cast<int>(constants_.first_look * longest);
+    const int next = waited_ == 0 ? first : kWaitGrowth * waited_;
+    wait(std::clamp(next, kPauseRoundsMin, longest));
+  }
 
   DraftConstants constants_;
   double lost_ = 0;  // tokens, since drafting last gave something
   int rounds_left_ = 0;
+  int waited_ = 0;        // rounds, before the last look; 0: drafting has paid for itself since
   bool looking_ = false;  // the drafter runs, or ran, only to see what it promises
 };
 

@@ -23,6 +23,8 @@ struct SequenceDrafting {
   bool begun = false;
   bool pausing = false;   // since this round
   bool proposing = true;  // in the step that is being planned
+  int32_t outcomes = 0;   // drafts of the last round that have one
+  int32_t right = 0;      // of them
   double experience_weight = 1 / kDraftConstants.experience_rounds;
   double promise_least = kDraftConstants.promise_least;
 
@@ -72,15 +74,14 @@ struct SequenceDrafting {
   // pauses from now on.
   bool end_round(std::span<const int32_t> ready, std::span<const float> confidence,
                  int32_t verified, std::span<const int32_t> accepted, DepthPolicy& policy) {
-    int32_t right = 0;
-    int32_t known = 0;
+    right = outcomes = 0;
     const size_t both =
         std::min({ready.size(), accepted.size(), static_cast<size_t>(kDraftRowsMax)});
-    while (static_cast<size_t>(known) < both && right == known) {
-      const auto at = static_cast<size_t>(known++);
+    while (static_cast<size_t>(outcomes) < both && right == outcomes) {
+      const auto at = static_cast<size_t>(outcomes++);
       right += ready[at] == accepted[at];
     }
-    acceptance.learn(confidence, known, right, policy.experience);
+    acceptance.learn(confidence, outcomes, right, policy.experience);
     // No token at all: the sequence failed.
     acceptance.count(verified, std::max(0, static_cast<int32_t>(accepted.size()) - 1));
     return std::exchange(pausing, false);

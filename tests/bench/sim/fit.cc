@@ -31,13 +31,10 @@ double unit(std::mt19937_64& rng) { return static_cast<double>(rng() >> 11) * 0x
 
 // Numbers that are positive: they are moved by factors.
 std::vector<double*> scales(DraftConstants& c) {
-  return {&c.place_spread,         &c.slope,
-          &c.slope_spread,         &c.bias_spread,
-          &c.bias_drift,           &c.place_drift,
-          &c.slope_drift,          &c.price_rounds,
-          &c.price_prior_rounds,   &c.lost_runs,
-          &c.promise_prior_rounds, &c.promise_least,
-          &c.look_share,           &c.experience_rounds};
+  return {&c.place_spread,       &c.slope,       &c.slope_spread,         &c.bias_spread,
+          &c.bias_drift,         &c.place_drift, &c.slope_drift,          &c.price_rounds,
+          &c.price_prior_rounds, &c.lost_runs,   &c.promise_prior_rounds, &c.promise_least,
+          &c.look_share,         &c.first_look,  &c.experience_rounds};
 }
 
 // One or two numbers moved, by factors or, where they may be negative, by steps.
@@ -58,6 +55,7 @@ DraftConstants moved(DraftConstants c, std::mt19937_64& rng) {
   c.slope_spread = std::max(c.slope_spread, 0.15);
   c.bias_spread = std::max(c.bias_spread, 0.5);
   c.look_share = std::min(c.look_share, kLookShareMax);
+  c.first_look = std::min(c.first_look, 1.0);
   return c;
 }
 
@@ -104,9 +102,10 @@ DraftConstants fit_constants(std::span<const Trace> recorded, std::span<const Co
 void print_constants(const DraftConstants& constants) {
   DraftConstants c = constants;
   static constexpr const char* kNames[] = {
-      "place_spread",         "slope",         "slope_spread", "bias_spread",        "bias_drift",
-      "place_drift",          "slope_drift",   "price_rounds", "price_prior_rounds", "lost_runs",
-      "promise_prior_rounds", "promise_least", "look_share",   "experience_rounds"};
+      "place_spread",       "slope",       "slope_spread",         "bias_spread",
+      "bias_drift",         "place_drift", "slope_drift",          "price_rounds",
+      "price_prior_rounds", "lost_runs",   "promise_prior_rounds", "promise_least",
+      "look_share",         "first_look",  "experience_rounds"};
   std::printf("  std::array<double, 5> place = {%g, %g, %g, %g, %g};\n", c.place[0], c.place[1],
               c.place[2], c.place[3], c.place[4]);
   const std::vector<double*> values = scales(c);
