@@ -1,10 +1,10 @@
 // The k largest of many values by one block: exact, ties to the lower index, indices ascending.
 //
-// Values are taken as ordered integers. A histogram over the first 11 bits finds the digit of the
-// k-th largest; one more pass collects what is above it and the values of that digit, which are
-// few, and the rest happens in shared memory: the other digits, ties, the sort of the indices.
-// Where they are not few (many equal values) or k is large, the other digits take a pass each and a
-// last one writes in order. Bytes: two passes over the values, else four.
+// Values are taken as ordered integers. The k-th largest of the threads' own maxima is at most the
+// k-th largest of all, and of values in no order few are above it: they are collected in a second
+// pass, and the rest happens in shared memory: the k-th largest digit by digit, ties, the sort of
+// the indices. Where they are not few (many equal values, values that fall) or k is large, digits
+// take a pass each and a last one writes in order. Bytes: two passes over the values, else six.
 #pragma once
 
 #include <climits>
@@ -17,7 +17,9 @@ namespace tensorfold::cuda {
 inline constexpr int kTopThreads = 1024;
 inline constexpr int kTopBins = 2048;    // of 11 bits
 inline constexpr int kTopSorted = 1024;  // indices that are sorted in shared memory
-inline constexpr int kTopNear = 3072;    // values of the first digit that are kept there
+inline constexpr int kTopNear = 3072;    // values that are kept there
+
+static_assert(kTopBins == 2 * kTopThreads && kTopSorted <= kTopThreads);
 
 struct TopShared {
   int counts[kTopBins];
@@ -71,24 +73,28 @@ __device__ __forceinline__ uint32_t top_digit(const Scan& scan, uint32_t prefix,
     if ((bits & mask) == prefix) atomicAdd(&s.counts[(bits >> shift) & (kTopBins - 1)], 1);
   });
   __syncthreads();
-  if (threadIdx.x < 32) {  // lane l has 64 digits, the highest first
-    constexpr int kEach = kTopBins / 32;
-    const int first = kTopBins - 1 - kEach * static_cast<int>(threadIdx.x);
-    int sum = 0;
-#pragma unroll 8
-    for (int d = 0; d < kEach; ++d) sum += s.counts[first - d];
-    int before = sum;
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(~0u, before, step);
-      if (static_cast<int>(threadIdx.x) >= step) before += other;
-    }
-    before -= sum;
-    if (before < k && k <= before + sum) {
-      int d = first;
-      while (before + s.counts[d] < k) before += s.counts[d--];
-      s.digit = d;
-      s.left = k - before;
-    }
+  // A thread has two digits, the first the highest.
+  const int high = kTopBins - 1 - 2 * static_cast<int>(threadIdx.x);
+  const int first = s.counts[high], second = s.counts[high - 1];
+  const int lane = lane_of();
+  int before = first + second;  // inclusive sums, of the warp and then of the block
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0u, before, step);
+    if (lane >= step) before += other;
+  }
+  if (lane == 31) s.above[warp_of()] = before;
+  __syncthreads();
+  int warps = s.above[lane];
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0u, warps, step);
+    if (lane >= step) warps += other;
+  }
+  const int earlier = __shfl_sync(~0u, warps, max(warp_of() - 1, 0));
+  before += (warp_of() > 0 ? earlier : 0) - first - second;
+  if (before < k && k <= before + first + second) {
+    const bool in_first = k <= before + first;
+    s.digit = in_first ? high : high - 1;
+    s.left = k - before - (in_first ? 0 : first);
   }
   __syncthreads();
   return static_cast<uint32_t>(s.digit);
@@ -112,46 +118,50 @@ __device__ inline void sort_chosen(TopShared& s) {
     }
 }
 
-// top_entries where the values of the first digit, `left` of which are wanted, fit shared memory.
-__device__ inline int top_near(const float* values, int n, uint32_t digit, int left,
-                               bool finite_only, int32_t* out, TopShared& s) {
-  constexpr int kFirstShift = 21;
-  const uint32_t lowest = finite_only ? ordered_bits(-INFINITY) + 1 : 0;
+// The k-th largest of the values that scan(f) gives; s.left: how many of those that equal it.
+template <typename Scan>
+__device__ __forceinline__ uint32_t top_value(const Scan& scan, int k, TopShared& s) {
+  uint32_t value = top_digit(scan, 0, 0, 21, k, s) << 21;
+  int left = s.left;
+  __syncthreads();
+  value |= top_digit(scan, value, ~0u << 21, 10, left, s) << 10;
+  left = s.left;
+  __syncthreads();
+  value |= top_digit(scan, value, ~0u << 10, 0, left, s) & 1023u;
+  return value;
+}
+
+// top_entries by way of the values of at least `floor`, of which there are k or more. Returns -1 if
+// they do not fit.
+__device__ inline int top_near(const float* values, int n, int k, uint32_t floor, int32_t* out,
+                               TopShared& s) {
   __syncthreads();
   if (threadIdx.x == 0) s.near = s.taken = 0;
   __syncthreads();
   top_scan(values, n, [&](int i, uint32_t bits) {
-    if (bits >> kFirstShift < digit || bits < lowest) return;
-    if (bits >> kFirstShift > digit) {
-      s.chosen[atomicAdd(&s.taken, 1)] = i;
-    } else {
-      const int at = atomicAdd(&s.near, 1);
-      s.near_bits[at] = bits;
-      s.near_index[at] = i;
-    }
+    if (bits < floor) return;
+    const int at = atomicAdd(&s.near, 1);
+    if (at >= kTopNear) return;
+    s.near_bits[at] = bits;
+    s.near_index[at] = i;
   });
   __syncthreads();
   const int near = s.near;
+  if (near > kTopNear) return -1;
   const auto scan = [&](auto f) {
     for (int i = threadIdx.x; i < near; i += kTopThreads) f(i, s.near_bits[i]);
   };
-  uint32_t threshold = digit << kFirstShift;
-  const bool all = near <= left;
-  if (!all) {
-    threshold |= top_digit(scan, 0, 0, 10, left, s) << 10;
-    const int rest = s.left;
-    __syncthreads();
-    threshold |= top_digit(scan, threshold, ~0u << 10, 0, rest, s) & 1023u;
-    left = s.left;
-  }
+  const bool all = near <= k;
+  const uint32_t threshold = all ? 0 : top_value(scan, k, s);
+  const int ties = s.left;
   scan([&](int i, uint32_t bits) {
     bool taken = all || bits > threshold;
     if (!all && bits == threshold) {
       int rank = 0;
 #pragma unroll 4
-      for (int k = 0; k < near; ++k)
-        rank += s.near_bits[k] == bits && s.near_index[k] < s.near_index[i] ? 1 : 0;
-      taken = rank < left;
+      for (int j = 0; j < near; ++j)
+        rank += s.near_bits[j] == bits && s.near_index[j] < s.near_index[i] ? 1 : 0;
+      taken = rank < ties;
     }
     if (taken) s.chosen[atomicAdd(&s.taken, 1)] = s.near_index[i];
   });
@@ -165,6 +175,17 @@ __device__ inline int top_near(const float* values, int n, uint32_t digit, int l
   return count;
 }
 
+// A value that k values or more reach: the k-th largest of the threads' maxima, k <= kTopThreads.
+__device__ inline uint32_t top_floor(const float* values, int n, int k, TopShared& s) {
+  uint32_t most = 0;
+  top_scan(values, n, [&](int, uint32_t bits) { most = max(most, bits); });
+  const auto scan = [&](auto f) { f(0, most); };
+  const uint32_t first = top_digit(scan, 0, 0, 21, k, s) << 21;
+  const int left = s.left;
+  __syncthreads();
+  return first | top_digit(scan, first, ~0u << 21, 10, left, s) << 10;
+}
+
 // Writes the indices of the min(k, n) largest of values[0, n) to out, ascending; returns how many.
 // finite_only: -infinity is never taken, so there may be fewer. Values: see top_scan.
 __device__ inline int top_entries(const float* values, int64_t count, int k, bool finite_only,
@@ -172,22 +193,20 @@ __device__ inline int top_entries(const float* values, int64_t count, int k, boo
   const int n = static_cast<int>(count);
   uint32_t threshold = 0;  // values above it are taken, and `ties` of those equal to it
   int ties = 0;
+  const uint32_t floor = ordered_bits(-INFINITY);
+  if (n > k && k <= kTopSorted) {
+    const uint32_t reached = top_floor(values, n, k, s);
+    const int taken =
+        top_near(values, n, k, finite_only ? max(reached, floor + 1) : reached, out, s);
+    if (taken >= 0) return taken;
+  }
   if (n > k) {
     const auto scan = [&](auto f) { top_scan(values, n, f); };
-    const uint32_t digit = top_digit(scan, 0, 0, 21, k, s);
-    int left = s.left;
-    if (k <= kTopSorted && s.counts[digit] <= kTopNear)
-      return top_near(values, n, digit, left, finite_only, out, s);
     __syncthreads();
-    threshold = digit << 21;
-    threshold |= top_digit(scan, threshold, ~0u << 21, 10, left, s) << 10;
-    left = s.left;
-    __syncthreads();
-    threshold |= top_digit(scan, threshold, ~0u << 10, 0, left, s) & 1023u;
+    threshold = top_value(scan, k, s);
     ties = s.left;
     __syncthreads();
   }
-  const uint32_t floor = ordered_bits(-INFINITY);
   int written = 0, ties_seen = 0;
   const int warp = warp_of(), lane = lane_of();
   for (int base = 0; base < n; base += kTopThreads) {

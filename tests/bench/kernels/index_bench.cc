@@ -104,36 +104,42 @@ double choice_error(const std::vector<float>& scores, const std::vector<int32_t>
   return static_cast<double>(wrong) / kTopk;
 }
 
-void run_case(const Case& c, cuda::CudaStream& s, std::vector<Row>& table) {
-  constexpr int kCalls = 4;
-  const Pool pool(c.keys, kCalls);
-  const int64_t rows = c.rows;
-  auto* iq = device_memory<uint16_t>(rows * kHeads * kDim);
-  auto* iw = device_memory<uint16_t>(rows * kHeads);
-  auto* rope = device_memory<float>(rows * kRope);
-  TF_BENCH_CUDA(fill_normal(iq, rows * kHeads * kDim, 5, nullptr));
-  TF_BENCH_CUDA(fill_normal(iw, rows * kHeads, 6, nullptr));
-  TF_BENCH_CUDA(fill_f32(rope, rows * kRope, 0, 0.7f, 7, nullptr));
-  auto* row_slice = device_memory<int32_t>(rows);
-  TF_BENCH_CUDA(cudaMemset(row_slice, 0, static_cast<size_t>(rows) * 4));
-  auto* selected = device_memory<int32_t>(rows * kTopk);
-  auto* selected_count = device_memory<int32_t>(rows);
-  WorkspaceShape shape;
-  shape.rows = c.rows;
-  shape.index_heads = kHeads;
-  shape.index_dim = kDim;
-  shape.entries = c.keys;
-  const int64_t bytes = cuda::index_select_bytes(shape);
-  auto* workspace = device_memory<std::byte>(bytes);
+constexpr int kCalls = 4;  // each over another sequence
+
+// What the calls of a case work on.
+struct Setup {
+  Pool pool;
+  int32_t* selected;
+  Workspace workspace;
+  std::vector<void*> owned;
   std::vector<IndexSelectParams> calls;
-  for (int i = 0; i < kCalls; ++i) {
-    AttentionSlice slice;
-    slice.rows = c.rows;
-    slice.first_position = c.keys - rows;
-    slice.block_table = pool.tables[static_cast<size_t>(i)];
+
+  template <typename T>
+  T* take(int64_t count) {
+    T* p = device_memory<T>(count);
+    owned.push_back(p);
+    return p;
+  }
+  explicit Setup(const Case& c) : pool(c.keys, kCalls) {
+    const int64_t rows = c.rows;
+    auto* iq = take<uint16_t>(rows * kHeads * kDim);
+    auto* iw = take<uint16_t>(rows * kHeads);
+    auto* rope = take<float>(rows * kRope);
+    auto* row_slice = take<int32_t>(rows);
+    selected = take<int32_t>(rows * kTopk);
+    TF_BENCH_CUDA(fill_normal(iq, rows * kHeads * kDim, 5, nullptr));
+    TF_BENCH_CUDA(fill_normal(iw, rows * kHeads, 6, nullptr));
+    TF_BENCH_CUDA(fill_f32(rope, rows * kRope, 0, 0.7f, 7, nullptr));
+    TF_BENCH_CUDA(cudaMemset(row_slice, 0, static_cast<size_t>(rows) * 4));
+    WorkspaceShape shape;
+    shape.rows = c.rows;
+    shape.index_heads = kHeads;
+    shape.index_dim = kDim;
+    shape.entries = c.keys;
+    workspace.bytes = cuda::index_select_bytes(shape);
+    workspace.data = take<std::byte>(workspace.bytes);
     IndexSelectParams p;
     p.rows = c.rows;
-    p.slice = to_device(std::vector<AttentionSlice>{slice});
     p.row_slice = row_slice;
     p.heads = kHeads;
     p.dim = kDim;
@@ -146,17 +152,30 @@ void run_case(const Case& c, cuda::CudaStream& s, std::vector<Row>& table) {
     p.topk = kTopk;
     p.bf16_scores = c.bf16;
     p.selected = selected;
-    p.selected_count = selected_count;
+    p.selected_count = take<int32_t>(rows);
     p.entries_max = c.keys;
-    p.workspace = {workspace, bytes};
-    calls.push_back(p);
+    p.workspace = workspace;
+    for (const int32_t* table : pool.tables) {
+      AttentionSlice slice;
+      slice.rows = c.rows;
+      slice.first_position = c.keys - rows;
+      slice.block_table = table;
+      p.slice = to_device(std::vector<AttentionSlice>{slice});
+      owned.push_back(const_cast<AttentionSlice*>(p.slice));
+      calls.push_back(p);
+    }
   }
-  const auto call = [&](int i) -> const IndexSelectParams& {
-    return calls[static_cast<size_t>(i)];
-  };
+  ~Setup() {
+    for (void* p : owned) cudaFree(p);
+  }
+  const IndexSelectParams& call(int i) const { return calls[static_cast<size_t>(i)]; }
+};
+
+void run_case(const Case& c, cuda::CudaStream& s, std::vector<Row>& table) {
+  const Setup setup(c);
   const std::string name = std::to_string(c.rows) + (c.rows == 1 ? " row, " : " rows, ") +
                            std::to_string(c.keys >> 10) + "K keys" + (c.bf16 ? ", bf16" : "");
-  const double pairs = static_cast<double>(rows) * static_cast<double>(c.keys);
+  const double pairs = static_cast<double>(c.rows) * static_cast<double>(c.keys);
   Row scores;
   scores.name = "index scores, " + name;
   scores.bytes = static_cast<double>(c.keys) * index_key_bytes(kDim) + pairs * 4;
@@ -169,36 +188,27 @@ void run_case(const Case& c, cuda::CudaStream& s, std::vector<Row>& table) {
   choose.operations = pairs;
   choose.goal_us = c.choose_goal_us;
   // Scores of the rows that fit, as index_select takes them at a time.
-  cuda::Pieces pieces({workspace, bytes});
+  cuda::Pieces pieces(setup.workspace);
   const cuda::IndexQueries queries = cuda::take_queries(pieces, c.rows, kHeads, kDim);
-  const int group = static_cast<int>(std::min<int64_t>(rows, (int64_t{256} << 20) / 4 / c.keys));
+  const int group = static_cast<int>(std::min<int64_t>(c.rows, (int64_t{256} << 20) / 4 / c.keys));
   auto* out = pieces.take<float>(group * c.keys);
-  cuda::index_queries(call(0), queries, s);
-  const double part = static_cast<double>(rows) / group;  // of the rows
-  scores.time = time_graph(
-      s, kCalls, [&](int i) { cuda::index_scores(call(i), queries, 0, group, out, c.keys, s); });
-  choose.time =
-      time_graph(s, kCalls, [&](int i) { cuda::index_choose(call(i), 0, group, out, c.keys, s); });
-  const int64_t visible = c.keys - rows + 1;
-  choose.error = choice_error(to_host(out, visible), to_host(selected, kTopk));
+  cuda::index_queries(setup.call(0), queries, s);
+  const double part = static_cast<double>(c.rows) / group;  // of the rows
+  scores.time = time_graph(s, kCalls, [&](int i) {
+    cuda::index_scores(setup.call(i), queries, 0, group, out, c.keys, s);
+  });
+  choose.time = time_graph(
+      s, kCalls, [&](int i) { cuda::index_choose(setup.call(i), 0, group, out, c.keys, s); });
+  const int64_t visible = c.keys - c.rows + 1;
+  choose.error = choice_error(to_host(out, visible), to_host(setup.selected, kTopk));
   for (Sample* t : {&scores.time, &choose.time})
     *t = {t->median_us * part, t->p10_us * part, t->p90_us * part};
-  Row whole;
+  Row whole = scores;
   whole.name = "index select, " + name;
-  whole.bytes = scores.bytes;
-  whole.operations = scores.operations;
-  whole.matrix_rate = kByteOperationsPerUs;
-  whole.launches = 2 + 2 * static_cast<int>((rows + group - 1) / group);
-  whole.time = time_graph(s, kCalls, [&](int i) {
-    IndexSelectParams p = call(i);
-    cuda::index_select(p, s);
-  });
+  whole.goal_us = 0;
+  whole.launches = 2 + 2 * ((c.rows + group - 1) / group);
+  whole.time = time_graph(s, kCalls, [&](int i) { cuda::index_select(setup.call(i), s); });
   for (const Row& r : {scores, choose, whole}) table.push_back(r);
-  for (const IndexSelectParams& p : calls)
-    TF_BENCH_CUDA(cudaFree(const_cast<AttentionSlice*>(p.slice)));
-  for (void* q :
-       std::initializer_list<void*>{iq, iw, rope, row_slice, selected, selected_count, workspace})
-    TF_BENCH_CUDA(cudaFree(q));
 }
 
 int run(int argc, char** argv) {
