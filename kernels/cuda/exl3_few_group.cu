@@ -14,75 +14,88 @@
 #define TF_GROUP_WGMMA 0
 #endif
 
+// Thread blocks that a multiprocessor's registers must hold.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+#define TF_GROUP_BLOCKS(RG) 2
+#else
+#define TF_GROUP_BLOCKS(RG) ((RG) == 1 ? 2 : 1)
+#endif
+
 namespace tensorfold::cuda {
 namespace {
 
 constexpr int kGroupThreads = kExl3GroupWarps * 32;
+
+// What a group loads next: in shared memory, its first thread's alone.
+struct GroupNext {
+  const uint8_t* codes;  // of the weight
+  int step, column;
+  int stage, taken;
+  uint32_t parity;
+};
 
 // A group's codes: stages of a step (128 outputs by 128 inputs), through a ring of its own; step g
 // of a thread block belongs to group g mod groups. One thread starts copies.
 template <int K>
 struct GroupRing {
   static constexpr uint32_t kHalfBytes = K * 1024, kStageBytes = 2 * kHalfBytes;
-  const uint8_t* codes;
-  int64_t strip_bytes;
+  GroupNext* next;
   uint32_t ring, barriers;  // full ones, then empty ones
-  int depth, steps, groups, columns_apart;
-  int next_step, next_column, end_column;
-  int write = 0, read = 0, taken = 0;
-  uint32_t parity = 0, write_parity = 0;
+  int read = 0;
+  uint32_t parity = 0;
 
-  __device__ __forceinline__ GroupRing(const FewArgs& a, const FewPart& p, int group, uint8_t* smem)
-      : codes(static_cast<const uint8_t*>(a.job[p.job].weight.trellis)),
-        strip_bytes(int64_t{a.plan.blocks} * kHalfBytes),
+  __device__ __forceinline__ GroupRing(const FewArgs& a, int group, uint8_t* smem, GroupNext* next_)
+      : next(next_ + group),
         ring(shared_place(smem) + group * a.plan.depth * kStageBytes),
-        barriers(shared_place(smem + a.layout.barriers) + group * 2 * kExl3GroupStagesMax * 8),
-        depth(a.plan.depth),
-        steps(p.count),
-        groups(a.plan.warps / kExl3GroupWarps),
-        columns_apart(p.apart),
-        next_step(group),
-        next_column(p.column),
-        end_column(p.end_column) {
-    settle();
-  }
-  __device__ __forceinline__ void settle() {
-    while (next_step >= steps) {
-      next_step -= steps;
-      next_column += columns_apart;
-    }
-  }
+        barriers(shared_place(smem + a.layout.barriers) + group * 2 * kExl3GroupStagesMax * 8) {}
+
   __device__ __forceinline__ uint32_t full(int stage) const { return barriers + stage * 8; }
   __device__ __forceinline__ uint32_t empty(int stage) const {
     return barriers + (kExl3GroupStagesMax + stage) * 8;
   }
-  __device__ __forceinline__ void init() const {
-    for (int s = 0; s < depth; ++s) {
+  // The step after `n`, of this group.
+  static __device__ __forceinline__ void settle(const FewPart& p, GroupNext& n) {
+    while (n.step >= p.count) {
+      n.step -= p.count;
+      n.column += p.apart;
+    }
+  }
+  // One thread: the barriers and the first copies.
+  __device__ __forceinline__ void begin(const FewArgs& a, const FewPart& p, int group) const {
+    for (int s = 0; s < a.plan.depth; ++s) {
       barrier_init(full(s));
       barrier_init(empty(s), kExl3GroupWarps);
     }
     barrier_init_done();
+    GroupNext n{static_cast<const uint8_t*>(a.job[p.job].weight.trellis), group, p.column, 0, 0, 0};
+    settle(p, n);
+    for (int s = 0; s < a.plan.depth && n.column < p.end_column; ++s) load(a, p, n);
+    *next = n;
   }
-  __device__ __forceinline__ bool more() const { return next_column < end_column; }
-  // The next step's codes into stage `write`, which is free.
-  __device__ __forceinline__ void load(int first_block) {
-    barrier_expect(full(write), kStageBytes);
+  // The next step's codes into stage `n.stage`, which is free.
+  __device__ __forceinline__ void load(const FewArgs& a, const FewPart& p, GroupNext& n) const {
+    barrier_expect(full(n.stage), kStageBytes);
+    const int64_t strip_bytes = int64_t{a.plan.blocks} * kHalfBytes;
+    const uint8_t* from =
+        n.codes + 2 * n.column * strip_bytes + int64_t{p.first_block + n.step} * kHalfBytes;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      bulk_load(ring + write * kStageBytes + half * kHalfBytes,
-                codes + (2 * next_column + half) * strip_bytes +
-                    int64_t{first_block + next_step} * kHalfBytes,
-                kHalfBytes, full(write));
-    if (++write == depth) write = 0;
-    next_step += groups;
-    settle();
+      bulk_load(ring + n.stage * kStageBytes + half * kHalfBytes, from + half * strip_bytes,
+                kHalfBytes, full(n.stage));
+    if (++n.stage == a.plan.depth) n.stage = 0;
+    n.step += a.plan.warps / kExl3GroupWarps;
+    settle(p, n);
   }
-  // Once the group has left the stage that it took last but one.
-  __device__ __forceinline__ void refill(int first_block) {
-    if (++taken < 2 || !more()) return;
-    barrier_wait(empty(write), write_parity);
-    if (write + 1 == depth) write_parity ^= 1;
-    load(first_block);
+  // One thread, once a step: loads when the group has left the stage before this one.
+  __device__ __forceinline__ void refill(const FewArgs& a, const FewPart& p) const {
+    GroupNext n = *next;
+    const bool wanted = ++n.taken > 1 && n.column < p.end_column;
+    if (wanted) {
+      barrier_wait(empty(n.stage), n.parity);
+      if (n.stage + 1 == a.plan.depth) n.parity ^= 1;
+      load(a, p, n);
+    }
+    *next = n;
   }
 };
 
@@ -120,8 +133,8 @@ __device__ __forceinline__ void group_add(const FewRows<RG>& in, int block, int 
 
 // A step's codes, unit by unit: multiply(words, unit).
 template <int K, typename Multiply>
-__device__ __forceinline__ void group_units(GroupRing<K>& ring, int first_block, int warp, int lane,
-                                            const Multiply& multiply) {
+__device__ __forceinline__ void group_units(const FewArgs& a, const FewPart& p, GroupRing<K>& ring,
+                                            int warp, int lane, const Multiply& multiply) {
   const uint32_t stage = ring.ring + ring.read * GroupRing<K>::kStageBytes +
                          (warp & 1) * GroupRing<K>::kHalfBytes + lane * 16;
   const bool second = (warp >> 1) != 0;  // half of a lane's words
@@ -135,14 +148,14 @@ __device__ __forceinline__ void group_units(GroupRing<K>& ring, int first_block,
       load_words<K>(stage + unit * (K * 512), 0, words);
     __syncwarp();
     if (unit == 0) {
-      if (threadIdx.x % kGroupThreads == 0) ring.refill(first_block);
+      if (threadIdx.x % kGroupThreads == 0) ring.refill(a, p);
       __syncwarp();
     } else if (lane == 0) {
       barrier_arrive(ring.empty(ring.read));
     }
     multiply(words, unit);
   }
-  if (++ring.read == ring.depth) {
+  if (++ring.read == a.plan.depth) {
     ring.read = 0;
     ring.parity ^= 1;
   }
@@ -190,12 +203,12 @@ struct GroupStep {
   static __device__ __forceinline__ Store store(const FewArgs& a, uint8_t* smem) {
     return {smem + a.layout.q, a.layout.stride};
   }
-  static __device__ __forceinline__ void run(GroupRing<K>& ring, const FewRows<RG>& in, int block,
-                                             int first_block, int place, uint32_t rows, float one,
-                                             int warp, int lane) {
-    (void)rows;
+  static __device__ __forceinline__ void run(const FewArgs& a, const FewPart& p, GroupRing<K>& ring,
+                                             const FewRows<RG>& in, int block, int place, float one,
+                                             int warp, int lane, uint8_t* smem) {
+    (void)smem;
     int acc[RG][2][4] = {};
-    group_units<K>(ring, first_block, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
+    group_units<K>(a, p, ring, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
       uint4 x[RG];
 #pragma unroll
       for (int rg = 0; rg < RG; ++rg)
@@ -282,7 +295,7 @@ __device__ __forceinline__ void group_unit(const uint32_t (&words)[2 * K], int u
   }
 }
 
-// The same by wgmma; rows: shared address of the bytes.
+// The same by wgmma.
 template <int K, int RG>
 struct WideStep {
   static constexpr int N = 8 * RG;
@@ -290,14 +303,15 @@ struct WideStep {
   static __device__ __forceinline__ Store store(const FewArgs& a, uint8_t* smem) {
     return {smem + a.layout.q};
   }
-  static __device__ __forceinline__ void run(GroupRing<K>& ring, const FewRows<RG>& in, int block,
-                                             int first_block, int place, uint32_t rows, float one,
-                                             int warp, int lane) {
+  static __device__ __forceinline__ void run(const FewArgs& a, const FewPart& p, GroupRing<K>& ring,
+                                             const FewRows<RG>& in, int block, int place, float one,
+                                             int warp, int lane, uint8_t* smem) {
     int acc[2][N / 2];
     uint32_t x[kGroupOperands][2][4];
     const uint64_t bytes =
-        piece_descriptor<N>(rows + static_cast<uint32_t>(block * 2 * exl3_group_unit_bytes(N)));
-    group_units<K>(ring, first_block, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
+        piece_descriptor<N>(shared_place(smem + a.layout.q) +
+                            static_cast<uint32_t>(block * 2 * exl3_group_unit_bytes(N)));
+    group_units<K>(a, p, ring, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
       group_unit<K, N>(words, unit, bytes, lane, x, acc);
     });
 #pragma unroll
@@ -319,13 +333,11 @@ struct WideStep {
 template <int K, int RG, template <int, int> typename Step>
 __device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
   const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % kExl3GroupWarps;
-  const int group = threadIdx.x / kGroupThreads, groups = a.plan.warps / kExl3GroupWarps;
+  const int group = threadIdx.x / kGroupThreads;
+  __shared__ GroupNext next[kExl3GroupThreadsMax / kGroupThreads];
   const FewPart p(a, 4 * RG);
-  GroupRing<K> ring(a, p, group, smem);
-  if (threadIdx.x % kGroupThreads == 0) {
-    ring.init();
-    for (int i = 0; i < ring.depth && ring.more(); ++i) ring.load(p.first_block);
-  }
+  GroupRing<K> ring(a, group, smem, next);
+  if (threadIdx.x % kGroupThreads == 0) ring.begin(a, p, group);
   const FewExchange exchange(a, p.rank, smem);
   few_begin(a, p, exchange, smem);
   allow_next();
@@ -336,15 +348,15 @@ __device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
     few_send_tops(exchange, reinterpret_cast<const uint32_t*>(smem + a.layout.top));
   FewRows<RG> in(a, p.rows, lane, smem);
   const float one = fixed_power(31 - a.shift);
-  const uint32_t rows = shared_place(smem + a.layout.q);
   const int outputs = 64 * (warp & 1) + 32 * (warp >> 1);  // this warp's first
-  few_columns(a, p, exchange, in, p.count, group, groups, smem, [&](int at, int offset) {
-    Step<K, RG>::run(ring, in, at, p.first_block, offset + outputs, rows, one, warp, lane);
-  });
+  few_columns(a, p, exchange, in, p.count, group, a.plan.warps / kExl3GroupWarps, smem,
+              [&](int at, int offset) {
+                Step<K, RG>::run(a, p, ring, in, at, offset + outputs, one, warp, lane, smem);
+              });
 }
 
 template <int K, int RG>
-__global__ void __launch_bounds__(kExl3GroupThreadsMax, RG == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kExl3GroupThreadsMax, TF_GROUP_BLOCKS(RG))
     exl3_dense_group_kernel(const __grid_constant__ FewArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   group_kernel<K, RG, GroupStep>(a, smem);
@@ -354,8 +366,6 @@ template <int K, int RG>
 __global__ void __launch_bounds__(kExl3GroupThreadsMax, 1)
     exl3_dense_wide_kernel(const __grid_constant__ FewArgs a) {
 #if TF_GROUP_WGMMA
-  __shared__ int here[1];  // static shared memory tells the host that this is no empty kernel
-  if (threadIdx.x == 0) here[0] = 0;
   extern __shared__ __align__(128) uint8_t smem[];
   group_kernel<K, RG, WideStep>(a, smem);
 #endif
@@ -375,6 +385,7 @@ cudaError_t launch_rows(const FewArgs& args, int columns, bool wide, cudaStream_
 
 }  // namespace
 
+// An empty kernel has no shared memory of its own.
 bool exl3_few_wide_runs(int major) {
   if (major != 9) return false;
   cudaFuncAttributes attributes = {};

@@ -172,7 +172,7 @@ constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s
   const int half = gpu.sm_bytes / 2 - 1024;
   const struct {
     int warps, bytes, least;
-  } choices[] = {{s.rows <= 4 ? 12 : 8, half, 2},
+  } choices[] = {{12, half, 2},
                  {8, half, 2},
                  {12, gpu.block_bytes_max, 2},
                  {8, gpu.block_bytes_max, 2},
@@ -196,22 +196,25 @@ constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s
   return p;
 }
 
-// depth 0: none fits (many blocks for one thread block's rows).
+// depth 0: none fits (many blocks for one thread block's rows). A multiprocessor with two thread
+// blocks does half as much again in a time as one with one.
 constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu, bool wide,
                                         int cluster = 0, int warps = 0) {
-  constexpr int kStartSteps = 2, kExchangeSteps = 1;
+  constexpr int kOne = 15, kTwo = 20;  // cost of a block of inputs, one or two thread blocks
+  constexpr int kStart = 30, kExchange = 15;
   Exl3DensePlan best;
   int64_t best_cost = -1;
   for (int size = 1; size <= kExl3ClusterMax; ++size) {
     if (cluster > 0 && size != cluster) continue;
     Exl3DensePlan p = exl3_dense_cut(s.blocks, size);
     const int at_once = exl3_clusters_at_once(gpu.multiprocessors, p.cluster);
-    const int waves = (s.columns + at_once - 1) / at_once;
-    p.columns = p.cluster == 1 ? waves : 1;
+    p.columns = p.cluster == 1 ? (s.columns + at_once - 1) / at_once : 1;
     p = exl3_group_ring(p, s, gpu, wide, warps);
     if (p.depth == 0) continue;
-    const int64_t cost =
-        int64_t{waves} * (p.cta_blocks + kStartSteps) + (p.cluster > 1 ? kExchangeSteps : 0);
+    const bool two = p.on_sm == 2 && s.columns > at_once;
+    const int slots = two ? 2 * at_once : at_once, waves = (s.columns + slots - 1) / slots;
+    const int64_t cost = int64_t{waves} * (p.cta_blocks * (two ? kTwo : kOne) + kStart) +
+                         (p.cluster > 1 ? kExchange : 0);
     if (best_cost >= 0 && cost >= best_cost) continue;
     best = p;
     best_cost = cost;
