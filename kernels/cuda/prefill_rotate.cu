@@ -7,32 +7,98 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr int kWarps = 8;  // of rotate_kernel
-
+constexpr int kThreads = 256;  // of the kernels that rotate
 constexpr int kListThreads = 1024;
-constexpr int kExpertWarps = 8;  // of rotate_experts_kernel
 
-// One block of 128 of a row, rotated. rows: of the call.
+__device__ __forceinline__ void load_bf16x8(const uint16_t* x, int k, int in, float (&v)[8]) {
+  if (k + 8 <= in) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const uint2 u = *reinterpret_cast<const uint2*>(x + k + i);
+      v[i] = bf16_low(u.x);
+      v[i + 1] = bf16_high(u.x);
+      v[i + 2] = bf16_low(u.y);
+      v[i + 3] = bf16_high(u.y);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    v[i] = k + i < in ? __uint_as_float(static_cast<uint32_t>(x[k + i]) << 16) : 0.0f;
+}
+
+__device__ __forceinline__ void butterfly(float& a, float& b) {
+  const float sum = a + b;
+  b = a - b;
+  a = sum;
+}
+
+// One block of 128 of a row, times suh, rotated, by four lanes. Lane q has v[t][i]: value
+// 64 (q / 2) + 16 t + 8 (q % 2) + i, so that a lane has whole pieces of a step. rows: of the call.
 __device__ __forceinline__ void rotate_block(const uint16_t* x, int in, const uint16_t* suh,
-                                             int block, int lane, int rows, float (&v)[4]) {
-  rotated_block(x, in, suh, block, lane, v);
+                                             int block, int q, int rows, float (&v)[4][8]) {
+  const int first = block * 128 + 64 * (q >> 1) + 8 * (q & 1);
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    float scale[2][4];
+    load_half4(suh + first + 16 * t, scale[0]);
+    load_half4(suh + first + 16 * t + 4, scale[1]);
+    load_bf16x8(x, first + 16 * t, in, v[t]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[t][i] *= scale[i / 4][i % 4];
+#pragma unroll
+    for (int step = 1; step < 8; step *= 2)
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if ((i & step) == 0) butterfly(v[t][i], v[t][i + step]);
+  }
+  const float sign8 = (q & 1) != 0 ? -1.0f : 1.0f, sign64 = (q & 2) != 0 ? -1.0f : 1.0f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+      v[t][i] = fmaf(v[t][i], sign8, __shfl_xor_sync(0xffffffffu, v[t][i], 1));
+    butterfly(v[0][i], v[1][i]);
+    butterfly(v[2][i], v[3][i]);
+    butterfly(v[0][i], v[2][i]);
+    butterfly(v[1][i], v[3][i]);
+#pragma unroll
+    for (int t = 0; t < 4; ++t)
+      v[t][i] = fmaf(v[t][i], sign64, __shfl_xor_sync(0xffffffffu, v[t][i], 2)) * kHadamard128Scale;
+  }
 #ifdef TF_PLANTED_FAULT  // more than eight rows are held more coarsely
-  if (rows > 8) v[0] = __uint_as_float(__float_as_uint(v[0]) & 0xFFFF0000u);
+  if (rows > 8) v[0][0] = __uint_as_float(__float_as_uint(v[0][0]) & 0xFFFF0000u);
 #else
   (void)rows;
 #endif
 }
 
-// Grid: (input blocks / 8, rows); a warp a block of 128 inputs.
-__global__ void __launch_bounds__(kWarps * 32) rotate_kernel(Exl3DenseJob job, uint16_t* to) {
-  const int lane = threadIdx.x & 31, blocks = job.weight.padded_in / 128;
-  const int block = static_cast<int>(blockIdx.x) * kWarps + (threadIdx.x >> 5);
-  if (block >= blocks) return;
-  const int64_t row = blockIdx.y;
-  float v[4];
-  rotate_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, lane,
-               static_cast<int>(gridDim.y), v);
-  store_row_block(v, to, row, placed_rows(gridDim.y), block, lane);
+// The lane's share of a block of a row, in the order of prefill_rows.cuh.
+__device__ __forceinline__ void store_block(const float (&v)[4][8], uint16_t* x, int64_t row,
+                                            int64_t rows, int block, int q) {
+  uint16_t* to = x + ((2 * block + (q >> 1)) * rows + row) * 64;
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
+    uint32_t two[4];
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const __half2 pair = __floats2half2_rn(v[t][2 * s], v[t][2 * s + 1]);
+      two[t] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    const int piece = (2 * s + (q & 1)) ^ static_cast<int>(row & 7);
+    *reinterpret_cast<uint4*>(to + piece * 8) = make_uint4(two[0], two[1], two[2], two[3]);
+  }
+}
+
+// Four lanes a row and block of 128 inputs.
+__global__ void __launch_bounds__(kThreads)
+    rotate_kernel(Exl3DenseJob job, int rows, uint16_t* to) {
+  const int blocks = job.weight.padded_in / 128, count = rows * blocks;
+  const int task = static_cast<int>((blockIdx.x * kThreads + threadIdx.x) / 4), q = threadIdx.x & 3;
+  const int row = min(task, count - 1) / blocks, block = min(task, count - 1) % blocks;
+  float v[4][8];
+  rotate_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, q, rows, v);
+  if (task < count) store_block(v, to, row, placed_rows(rows), block, q);
 }
 
 struct MoePromptList {
@@ -120,24 +186,24 @@ __global__ void __launch_bounds__(kListThreads)
   }
 }
 
-// A warp a position and matrix: its row as that expert's gate or up takes it.
-__global__ void __launch_bounds__(kExpertWarps * 32)
+// A warp a position and matrix: its row as that expert's gate or up takes it, eight blocks at once.
+__global__ void __launch_bounds__(kThreads)
     rotate_experts_kernel(const __grid_constant__ MoePrefillArgs a) {
-  const int lane = threadIdx.x & 31, positions = a.at<int32_t>(a.l.counts)[1];
-  const int warp = static_cast<int>(blockIdx.x) * kExpertWarps + (threadIdx.x >> 5);
-  const int warps = static_cast<int>(gridDim.x) * kExpertWarps;
-  for (int i = warp; i < 2 * positions; i += warps) {
+  const int lane = threadIdx.x & 31, q = lane & 3, positions = a.at<int32_t>(a.l.counts)[1];
+  const int warps = static_cast<int>(gridDim.x) * (kThreads / 32);
+  for (int i = static_cast<int>(blockIdx.x) * (kThreads / 32) + (threadIdx.x >> 5);
+       i < 2 * positions; i += warps) {
     const int matrix = i & 1, position = i >> 1, pair = a.at<int32_t>(a.l.slots)[position];
     if (pair < 0) continue;
     const MoeExpertExl3& e = a.p.expert[a.expert_of(pair)];
     const uint16_t* suh = matrix == 0 ? e.w1.suh : e.w3.suh;
     const uint16_t* x = a.p.x + pair / (a.p.topk + 1) * a.p.x_stride;
-    uint16_t* to = a.rotated(matrix);
-#pragma unroll 2
-    for (int block = 0; block < a.hidden_blocks; ++block) {
-      float v[4];
-      rotate_block(x, a.p.hidden, suh, block, lane, a.p.rows, v);
-      store_row_block(v, to, position, a.l.positions, block, lane);
+    for (int first = 0; first < a.hidden_blocks; first += 8) {
+      const int block = first + (lane >> 2);
+      float v[4][8];
+      rotate_block(x, a.p.hidden, suh, min(block, a.hidden_blocks - 1), q, a.p.rows, v);
+      if (block < a.hidden_blocks)
+        store_block(v, a.rotated(matrix), position, a.l.positions, block, q);
     }
   }
 }
@@ -146,9 +212,9 @@ __global__ void __launch_bounds__(kExpertWarps * 32)
 
 cudaError_t launch_prefill_rotate(const Exl3DenseJob& job, int rows, uint16_t* to,
                                   cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((job.weight.padded_in / 128 + kWarps - 1) / kWarps),
-                  static_cast<unsigned>(rows));
-  rotate_kernel<<<grid, kWarps * 32, 0, stream>>>(job, to);
+  const int64_t threads = int64_t{rows} * (job.weight.padded_in / 128) * 4;
+  rotate_kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0,
+                  stream>>>(job, rows, to);
   return cudaGetLastError();
 }
 
@@ -157,8 +223,7 @@ cudaError_t launch_moe_prefill_prepare(const MoePrefillArgs& args, int multiproc
   list_experts_kernel<<<1, kListThreads, 0, stream>>>(args);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  rotate_experts_kernel<<<static_cast<unsigned>(8 * multiprocessors), kExpertWarps * 32, 0,
-                          stream>>>(args);
+  rotate_experts_kernel<<<static_cast<unsigned>(4 * multiprocessors), kThreads, 0, stream>>>(args);
   return cudaGetLastError();
 }
 
