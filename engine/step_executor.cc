@@ -39,8 +39,8 @@ Status StepExecutor::run(const StepPlan& plan, std::vector<SampledTokens>& resul
   Status status = prepare(plan);
   if (agreement_ != nullptr) status = agreement_->before(plan, status);
   TF_RETURN_IF_ERROR(status);
-  logits_.rows.clear();
-  logits_.values.clear();
+  logits_.clear();
+  logits_.ask = choice_rows(plan);
   TF_RETURN_IF_ERROR(model_.forward(plan, device_tokens_, logits_));
   status = verify_rows(plan, results);
   if (agreement_ != nullptr && status.ok()) status = agreement_->after(plan, results);
@@ -133,7 +133,8 @@ Status StepExecutor::verify_rows(const StepPlan& plan, std::vector<SampledTokens
     const Slice& slice = plan.slices[i];
     if (slice.logits_rows == 0) continue;
     const auto wanted = static_cast<size_t>(slice.logits_rows);
-    if ((row + wanted) * vocab > logits_.values.size())
+    const size_t given = logits_.chosen ? logits_.tokens.size() : logits_.values.size() / vocab;
+    if (row + wanted > given)
       return bad_plan(plan, slice.slot, "the model gave fewer rows of logits than were asked for");
     const auto at = std::find_if(plan.samples.begin(), plan.samples.end(),
                                  [&](const SampleSpec& s) { return s.slot == slice.slot; });
@@ -163,6 +164,12 @@ Status StepExecutor::verify_rows(const StepPlan& plan, std::vector<SampledTokens
               ? std::span<const int32_t>(device_tokens_[i])
               : std::span(plan.tokens).subspan(offset, static_cast<size_t>(slice.rows));
       drafts = ids.last(rows - 1);
+    }
+    if (logits_.chosen) {
+      verify_chosen(*at, std::span(logits_.tokens).subspan(row, rows),
+                    std::span(logits_.states).subspan(row, rows), drafts, slot.history, result);
+      row += rows;
+      continue;
     }
     std::span<const uint32_t> masks;
     if (at->mask_slot >= 0) {

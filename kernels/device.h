@@ -13,13 +13,14 @@
 #include "engine/base/status.h"
 #include "kernels/backend.h"
 #include "kernels/exchange_lane.h"
+#include "kernels/sample_rows.h"
 #include "kernels/step_graph.h"
 
 namespace tensorfold {
 
 // Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
 // another version is refused.
-inline constexpr int kDeviceAbiVersion = 5;
+inline constexpr int kDeviceAbiVersion = 6;
 inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
 
 // What a workspace must serve: the largest call of every operation.
@@ -89,6 +90,10 @@ class Device {
                          Stream& stream) = 0;
   // y[i] += x[i], fp32.
   virtual void add(float* y, const float* x, int64_t count, Stream& stream) = 0;
+  // Whether tokens can be chosen where the logits are (kernels/sample_rows.h). Everything that the
+  // parameters point at is device memory; queued.
+  virtual bool samples_rows() const { return false; }
+  virtual void sample_rows(const SampleRowsParams&, Stream&) {}
   // Waits for everything queued. An error names the kernel that failed and its shapes; it stays.
   virtual Status synchronise(Stream& stream) = 0;
 

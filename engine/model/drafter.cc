@@ -167,28 +167,46 @@ Status ForwardModel::draft(std::span<const DraftRequest> requests,
   TF_RETURN_IF_ERROR(vocab_logits(p, on_host ? draft_base_.data() : nullptr, d_.draft_base));
   probe_bf16(Quantity::kDraftHidden, 0, draft_rows_, b_.x, config_.hidden, config_.hidden);
   probe_rows(Quantity::kDraftBaseLogits, 0, draft_rows_, draft_base_.data(), vocab);
-  return markov_chain(requests, results);
+  return chooses_tokens() ? chain_on_device(requests, results) : markov_chain(requests, results);
 }
 
-// One link for all requests: logits [n, vocab] and confidence [n] in host memory.
-Status ForwardModel::markov_link(int step, const std::vector<int32_t>& prev, float* logits,
-                                 float* confidence) {
+// What the links of a chain have in common.
+MarkovStepParams ForwardModel::link_params(int step, int requests) const {
   const DrafterWeights& d = weights_->drafter;
-  const int block = config_.dspark.block_size;
-  const auto n = static_cast<int>(prev.size());
-  const int64_t vocab = config_.vocab_size, h = config_.hidden, chunk = vocab_part();
-  const bool split = collective_.world_size() > 1;
   MarkovStepParams p;
-  p.rows = n;
+  p.rows = requests;
   p.rank = config_.dspark.markov_rank;
   p.hidden = config_.hidden;
   p.embed = &d.markov_embed;
   p.head = &d.markov_head;
   p.confidence = &d.confidence;
-  p.x = b_.x + step * h;
-  p.x_stride = block * h;
+  p.x = b_.x + int64_t{step} * config_.hidden;
+  p.x_stride = int64_t{config_.dspark.block_size} * config_.hidden;
   p.workspace = workspace();
+  return p;
+}
+
+// A link in device memory: ids at `prev`, logits to d_.logits.
+void ForwardModel::queue_link(int step, int requests, const int32_t* prev, float* confidence) {
+  MarkovStepParams p = link_params(step, requests);
+  p.prev = prev;
+  p.base = d_.draft_base + step * vocab_part();
+  p.base_stride = config_.dspark.block_size * vocab_part();
+  p.logits = d_.logits;
+  p.logits_stride = vocab_part();
+  p.confidence_out = confidence;
+  backend_->markov_step(p, *stream_);
+}
+
+// One link for all requests: logits [n, vocab] and confidence [n] in host memory.
+Status ForwardModel::markov_link(int step, const std::vector<int32_t>& prev, float* logits,
+                                 float* confidence) {
+  const int block = config_.dspark.block_size;
+  const auto n = static_cast<int>(prev.size());
+  const int64_t vocab = config_.vocab_size, chunk = vocab_part();
+  const bool split = collective_.world_size() > 1;
   if (device_->host_memory()) {
+    MarkovStepParams p = link_params(step, n);
     gather_own_.resize(static_cast<size_t>(n * chunk));
     p.prev = prev.data();
     p.base = draft_base_.data() + step * vocab + part_.vocab.begin;
@@ -200,15 +218,45 @@ Status ForwardModel::markov_link(int step, const std::vector<int32_t>& prev, flo
     return split ? gather_vocab(n, logits) : ok_status();
   }
   device_->upload(d_.draft_prev, prev.data(), int64_t{n} * 4, *stream_);
-  p.prev = d_.draft_prev;
-  p.base = d_.draft_base + step * chunk;
-  p.base_stride = block * chunk;
-  p.logits = d_.logits;
-  p.logits_stride = chunk;
-  p.confidence_out = d_.draft_confidence;
-  backend_->markov_step(p, *stream_);
+  queue_link(step, n, d_.draft_prev, d_.draft_confidence);
   TF_RETURN_IF_ERROR(device_->download(confidence, d_.draft_confidence, int64_t{n} * 4, *stream_));
   return fetch_vocab(n, d_.logits, logits);
+}
+
+// The whole chain where the logits are: ids and confidences leave the device at its end.
+Status ForwardModel::chain_on_device(std::span<const DraftRequest> requests,
+                                     std::vector<DraftResult>& results) {
+  const auto n = static_cast<int>(requests.size());
+  std::vector<int32_t> ids;
+  std::vector<SampleRow> greedy(requests.size());
+  int links = 0;
+  for (SampleRow& row : greedy) row.greedy = 1;
+  for (const DraftRequest& r : requests) {
+    ids.push_back(r.token);
+    links = std::max(links, r.rows);
+  }
+  device_->upload(d_.draft_prev, ids.data(), int64_t{n} * 4, *stream_);
+  device_->upload(d_.sample_rows, greedy.data(), n * static_cast<int64_t>(sizeof(SampleRow)),
+                  *stream_);
+  for (int step = 0; step < links; ++step) {
+    queue_link(step, n, d_.draft_prev + step * n, d_.draft_confidence + step * n);
+    sample_on_device(n, d_.sample_rows, d_.draft_prev + (step + 1) * n, d_.sample_out);
+  }
+  const auto count = static_cast<size_t>(links * n);
+  ids.resize(count);
+  std::vector<float> confidence(count);
+  const auto bytes = static_cast<int64_t>(count) * 4;
+  TF_RETURN_IF_ERROR(device_->download(ids.data(), d_.draft_prev + n, bytes, *stream_));
+  TF_RETURN_IF_ERROR(device_->download(confidence.data(), d_.draft_confidence, bytes, *stream_));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    results.push_back({requests[i].slot, {}, {}});
+    for (int step = 0; step < requests[i].rows; ++step) {
+      const size_t at = static_cast<size_t>(step) * requests.size() + i;
+      results[i].tokens.push_back(std::max(ids[at], 0));  // none where a logit was a NaN
+      results[i].confidence.push_back(confidence[at]);
+    }
+  }
+  return ok_status();
 }
 
 // Row i of every request at once: the head's correction by the previous token, then the greedy

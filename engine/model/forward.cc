@@ -14,8 +14,7 @@ Status ForwardModel::apply(const StepPlan& plan) {
 Status ForwardModel::forward(const StepPlan& plan,
                              std::span<const std::vector<int32_t>> device_tokens,
                              StepLogits& logits, ForwardProbe* probe) {
-  logits.rows.clear();
-  logits.values.clear();
+  logits.clear();
   probe_ = probe;
   if (!commands_done_) TF_RETURN_IF_ERROR(apply(plan));
   commands_done_ = false;

@@ -11,7 +11,6 @@ Status ForwardModel::head(StepLogits& logits) {
   const auto rows = static_cast<int>(rows_.logits_rows.size());
   if (rows == 0) return ok_status();
   const int64_t vocab = config_.vocab_size;
-  logits.values.resize(static_cast<size_t>(rows * vocab));
   HeadLogitsParams p;
   p.rows = rows;
   p.row_index = logits_rows_on_device_;
@@ -23,6 +22,9 @@ Status ForwardModel::head(StepLogits& logits) {
   p.norm_weight = weights_->norm;
   p.head = &weights_->head;
   p.workspace = workspace();
+  if (chooses_tokens() && logits.ask.size() == static_cast<size_t>(rows))
+    return choose_tokens(p, logits);
+  logits.values.resize(static_cast<size_t>(rows * vocab));
   const int at_once = device_->host_memory() ? rows : kLogitsRowsAtOnce;
   for (int first = 0; first < rows; first += at_once) {
     p.rows = std::min(at_once, rows - first);
@@ -39,6 +41,55 @@ Status ForwardModel::head(StepLogits& logits) {
     if (probe_ != nullptr)
       probe_->on_f32(Quantity::kLogits, 0, probe_row(rows_.decoder, static_cast<int>(r)),
                      std::span(values, static_cast<size_t>(vocab)));
+  }
+  return ok_status();
+}
+
+// Whether tokens can be chosen where the logits are: all of them are there and nobody looks.
+bool ForwardModel::chooses_tokens() const {
+  return device_->samples_rows() && collective_.world_size() == 1 && probe_ == nullptr &&
+         config_.vocab_size <= kSampleVocabMax;
+}
+
+// `rows` rows of d_.logits become tokens and states on the device.
+void ForwardModel::sample_on_device(int rows, const SampleRow* ask, int32_t* tokens,
+                                    int32_t* states) {
+  SampleRowsParams p;
+  p.rows = rows;
+  p.vocab = config_.vocab_size;
+  p.logits = d_.logits;
+  p.logits_stride = vocab_part();
+  p.row = ask;
+  p.token = tokens;
+  p.state = states;
+  device_->sample_rows(p, *stream_);
+}
+
+// Tokens in place of logits: only ids leave the device.
+Status ForwardModel::choose_tokens(HeadLogitsParams p, StepLogits& logits) {
+  const auto rows = static_cast<int>(logits.ask.size());
+  const auto count = static_cast<size_t>(rows);
+  device_->upload(d_.sample_rows, logits.ask.data(),
+                  static_cast<int64_t>(count * sizeof(SampleRow)), *stream_);
+  for (int first = 0; first < rows; first += kLogitsRowsAtOnce) {
+    p.rows = std::min(kLogitsRowsAtOnce, rows - first);
+    p.row_index = logits_rows_on_device_ + first;
+    TF_RETURN_IF_ERROR(vocab_logits(p, nullptr, d_.logits));
+    sample_on_device(p.rows, d_.sample_rows + first, d_.sample_out + first,
+                     d_.sample_out + rows + first);
+  }
+  logits.tokens.resize(2 * count);
+  TF_RETURN_IF_ERROR(device_->download(logits.tokens.data(), d_.sample_out,
+                                       static_cast<int64_t>(2 * count) * 4, *stream_));
+  logits.states.assign(logits.tokens.begin() + rows, logits.tokens.end());
+  logits.tokens.resize(count);
+  logits.chosen = true;
+  for (int i = 0; i < rows; ++i) {
+    const auto r = static_cast<size_t>(rows_.logits_rows[static_cast<size_t>(i)]);
+    const auto slice = static_cast<size_t>(rows_.decoder.row_slice[r]);
+    const bool finite =
+        logits.states[static_cast<size_t>(i)] != static_cast<int32_t>(SampleState::kNonFinite);
+    logits.rows.push_back({rows_.decoder.slots[slice], rows_.decoder.positions[r], finite});
   }
   return ok_status();
 }

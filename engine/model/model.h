@@ -14,6 +14,7 @@
 #include "engine/model/config.h"
 #include "engine/model/probe.h"
 #include "engine/sched/step_plan.h"
+#include "kernels/sample_rows.h"
 #include "kernels/step_graph.h"
 
 namespace tensorfold {
@@ -49,6 +50,20 @@ struct StepLogits {
   };
   std::vector<Row> rows;
   std::vector<float> values;  // [rows, vocab] fp32, whole vocabulary on every rank
+
+  // In: tokens are enough, chosen as these say, one for each row of the plan with logits; or empty.
+  // Out: chosen, and then tokens and states in place of values; a model need not.
+  std::vector<SampleRow> ask;
+  bool chosen = false;
+  std::vector<int32_t> tokens, states;  // [rows] (kernels/sample_rows.h)
+
+  void clear() {
+    rows.clear();
+    values.clear();
+    chosen = false;
+    tokens.clear();
+    states.clear();
+  }
 };
 
 struct DraftRequest {

@@ -155,10 +155,15 @@ Status ForwardModel::allocate_logits() {
   if (device_->host_memory()) return ok_status();
   const int64_t part = vocab_part(), slots = options_.slots;
   TF_RETURN_IF_ERROR(take(d_.logits, std::max<int64_t>(kLogitsRowsAtOnce, slots) * part));
+  if (device_->samples_rows()) {
+    TF_RETURN_IF_ERROR(take(d_.sample_rows, options_.rows_max));
+    TF_RETURN_IF_ERROR(take(d_.sample_out, int64_t{2} * options_.rows_max));
+  }
   if (config_.dspark.stages == 0) return ok_status();
-  TF_RETURN_IF_ERROR(take(d_.draft_base, slots * config_.dspark.block_size * part));
-  TF_RETURN_IF_ERROR(take(d_.draft_prev, slots));
-  return take(d_.draft_confidence, slots);
+  const int64_t block = config_.dspark.block_size;
+  TF_RETURN_IF_ERROR(take(d_.draft_base, slots * block * part));
+  TF_RETURN_IF_ERROR(take(d_.draft_prev, slots * (block + 1)));
+  return take(d_.draft_confidence, slots * block);
 }
 
 Status ForwardModel::allocate_buffers() {

@@ -80,8 +80,10 @@ struct StepBuffers {
 struct DeviceLogits {
   float* logits = nullptr;            // [kLogitsRowsAtOnce, V]
   float* draft_base = nullptr;        // [slots * draft block, V]
-  int32_t* draft_prev = nullptr;      // [slots]
-  float* draft_confidence = nullptr;  // [slots]
+  int32_t* draft_prev = nullptr;      // [draft block + 1, slots]: given, then chosen
+  float* draft_confidence = nullptr;  // [draft block, slots]
+  SampleRow* sample_rows = nullptr;   // [R], where the device chooses tokens
+  int32_t* sample_out = nullptr;      // [2, R] tokens, states
 };
 
 class ForwardModel final : public Model {
@@ -172,6 +174,9 @@ class ForwardModel final : public Model {
 
   // forward_head.cc
   Status head(StepLogits& logits);
+  bool chooses_tokens() const;
+  void sample_on_device(int rows, const SampleRow* ask, int32_t* tokens, int32_t* states);
+  Status choose_tokens(HeadLogitsParams p, StepLogits& logits);
   Status vocab_logits(HeadLogitsParams p, float* whole, float* kept);
   Status fetch_vocab(int rows, const float* part, float* whole);
   int64_t vocab_part() const;
@@ -182,6 +187,9 @@ class ForwardModel final : public Model {
   Status write_draft_context();
   Status check_draft(std::span<const DraftRequest> requests) const;
   void build_draft_rows(std::span<const DraftRequest> requests);
+  MarkovStepParams link_params(int step, int requests) const;
+  void queue_link(int step, int requests, const int32_t* prev, float* confidence);
+  Status chain_on_device(std::span<const DraftRequest> requests, std::vector<DraftResult>& results);
   Status markov_link(int step, const std::vector<int32_t>& prev, float* logits, float* confidence);
   Status markov_chain(std::span<const DraftRequest> requests, std::vector<DraftResult>& results);
 

@@ -28,6 +28,12 @@ bool allowed(std::span<const uint32_t> mask, int32_t id) {
 
 }  // namespace
 
+Status non_finite_row(int64_t position) {
+  return Status(StatusCode::kInternal,
+                "the model gave NaN or infinity at position " + std::to_string(position), "",
+                std::string(kReasonNonFinite));
+}
+
 Sampler::Sampler(int vocab_size)
     : vocab_size_(vocab_size), adjusted_(static_cast<size_t>(vocab_size)) {
   TF_CHECK(vocab_size > 0);
@@ -39,10 +45,7 @@ Result<int32_t> Sampler::sample(std::span<const float> logits, const SampleSpec&
                                 std::span<const uint32_t> mask) {
   TF_CHECK_EQ(logits.size(), static_cast<size_t>(vocab_size_));
   TF_CHECK(mask.empty() || mask.size() == (logits.size() + 31) / 32);
-  if (!all_finite(logits))
-    return Status(StatusCode::kInternal,
-                  "the model gave NaN or infinity at position " + std::to_string(position), "",
-                  std::string(kReasonNonFinite));
+  if (!all_finite(logits)) return non_finite_row(position);
   adjust(logits, spec, history);
   const bool greedy = spec.temperature < kGreedyBelow;
   if (!collect(mask, greedy ? 1.0 : spec.temperature))

@@ -31,6 +31,9 @@ namespace tensorfold {
 inline constexpr float kGreedyBelow = 1e-5F;  // temperatures that mean 0
 inline constexpr std::string_view kReasonNonFinite = "non_finite_logits";
 
+// A row with a NaN or an infinity: what sample() says of it.
+Status non_finite_row(int64_t position);
+
 class Sampler {
  public:
   explicit Sampler(int vocab_size);

@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <span>
 
+#include <vector>
+
 #include "engine/sample/sampler.h"
+#include "kernels/sample_rows.h"
 
 namespace tensorfold {
 
@@ -18,5 +21,16 @@ namespace tensorfold {
 void verify(Sampler& sampler, const SampleSpec& spec, std::span<const float> logits,
             std::span<const int32_t> drafts, std::span<const uint32_t> masks, TokenHistory& history,
             SampledTokens& out);
+
+// The same where a device has chosen the tokens of the rows, as choice_rows() asked it to: tokens
+// and states (SampleState) [verify_rows].
+void verify_chosen(const SampleSpec& spec, std::span<const int32_t> tokens,
+                   std::span<const int32_t> states, std::span<const int32_t> drafts,
+                   TokenHistory& history, SampledTokens& out);
+
+// What a device is asked for: a row for each row of the plan with logits, in order. Empty where one
+// of them needs more than the plain draw: scores, log-probabilities, penalties, biases, masks,
+// top_k, top_p.
+std::vector<SampleRow> choice_rows(const StepPlan& plan);
 
 }  // namespace tensorfold

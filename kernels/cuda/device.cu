@@ -13,6 +13,7 @@
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/hc_fused.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/sample_rows.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -146,6 +147,12 @@ class CudaDevice final : public Device {
   }
   void add(float* y, const float* x, int64_t count, Stream& stream) override {
     cuda::add(y, x, count, cuda_stream(stream));
+  }
+  bool samples_rows() const override { return true; }
+  void sample_rows(const SampleRowsParams& p, Stream& stream) override {
+    CudaStream& s = cuda_stream(stream);
+    s.check(cuda::sample_rows(p, s.handle()), "sample_rows");
+    s.launched("sample_rows", p.rows, p.vocab);
   }
   bool records_graphs() const override { return graphs_; }
   Status begin_graph(Stream& stream) override { return cuda::begin_graph(cuda_stream(stream)); }

@@ -18,7 +18,8 @@ namespace {
 __global__ void markov_input_kernel(MarkovStepParams p, const uint16_t* table, uint16_t* e,
                                     uint16_t* xe) {
   const int64_t r = blockIdx.x, wide = p.hidden + p.rank;
-  const uint16_t* row = table + int64_t{p.prev[r]} * p.rank;
+  // A row of logits that held a NaN left no token.
+  const uint16_t* row = table + int64_t{max(p.prev[r], 0)} * p.rank;
   for (int i = threadIdx.x; i < p.hidden; i += blockDim.x)
     xe[r * wide + i] = p.x[r * p.x_stride + i];
   for (int i = threadIdx.x; i < p.rank; i += blockDim.x) {

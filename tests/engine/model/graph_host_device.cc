@@ -4,6 +4,7 @@
 // read from device memory shows as a wrong result.
 //
 // TENSORFOLD_TEST_GRAPHS: "refuse": the second part of a step can't be recorded.
+// TENSORFOLD_TEST_SAMPLES: "on": tokens are chosen here, by the functions that a GPU runs.
 // TENSORFOLD_TEST_FAULT: "ids" or "positions" are kept with the arguments instead of being read.
 #include <cstdio>
 #include <cstdlib>
@@ -64,6 +65,28 @@ void rope_table(const RopeTableParams& p, Stream& stream) {
         cpu::rope_table(q, s);
       },
       stream);
+}
+
+// Rows without changes or masks.
+void choose(const SampleRowsParams& p) {
+  const std::vector<uint32_t> changed(static_cast<size_t>(p.vocab) / 32 + 1);
+  for (int r = 0; r < p.rows; ++r) {
+    SampleScan scan;
+    scan.row = p.row[r];
+    SampleBest best;
+    bool finite = true;
+    const bool draws = scan.row.greedy == 0;
+    for (const bool draw : {false, true}) {
+      if (draw && !draws) break;
+      scan.draw = draw;
+      best = {};
+      sample_plain(scan, p.logits + r * p.logits_stride, p.vocab, changed.data(), 0, 1, best,
+                   finite);
+      scan.largest = best.score;
+    }
+    p.state[r] = static_cast<int32_t>(finite ? SampleState::kDone : SampleState::kNonFinite);
+    p.token[r] = finite ? best.id : -1;
+  }
 }
 
 class HostGraph final : public StepGraph {
@@ -131,6 +154,11 @@ class GraphDevice final : public Device {
   }
   void add(float* y, const float* x, int64_t count, Stream& stream) override {
     launch([=](Stream& s) { cpu_device().add(y, x, count, s); }, stream);
+  }
+
+  bool samples_rows() const override { return setting("TENSORFOLD_TEST_SAMPLES", "on"); }
+  void sample_rows(const SampleRowsParams& p, Stream& stream) override {
+    launch([p](Stream&) { choose(p); }, stream);
   }
 
   bool records_graphs() const override { return setting("TENSORFOLD_CUDA_GRAPHS", "on"); }

@@ -1,6 +1,9 @@
 // Steps run from recorded launches against steps queued launch by launch: two models do the same
 // random steps, sequences of one to six rows each, some rejected, prompts in between, contexts that
 // grow past a bucket, drafts after each step. Every logit and every draft must be the same bits.
+// In some steps the one with recordings is asked for tokens in place of logits: they must be what
+// the host's sampler draws from the other's logits. Over the library it drafts as a device that
+// chooses tokens does, the other as one that doesn't.
 //
 // Runs on the device library that CMake names (graph_host_device.cc) or, with
 // TENSORFOLD_TEST_DEVICE, on a GPU. With TENSORFOLD_TEST_FAULT a table is kept with the recorded
@@ -15,6 +18,7 @@
 #include "engine/cluster/collective.h"
 #include "engine/model/graph_table.h"
 #include "engine/model/model.h"
+#include "engine/sample/sampler.h"
 #include "tests/engine/model/golden_support.h"
 
 namespace tensorfold::test {
@@ -26,6 +30,7 @@ constexpr int kBlocksPerSlot = kContext / kBlockPositions;
 
 struct HostDevice {
   HostDevice() {
+    setenv("TENSORFOLD_TEST_SAMPLES", "on", 1);
     if (std::getenv("TENSORFOLD_TEST_DEVICE") == nullptr)
       setenv("TENSORFOLD_CUDA_LIBRARY", TF_GRAPH_DEVICE_LIBRARY, 1);
     else
@@ -105,17 +110,25 @@ class Pair {
 
   void step() {
     StepLogits a, b;
+    if (pick(0, 1) == 0) b.ask = some_rows();
+    setenv("TENSORFOLD_TEST_SAMPLES", "off", 1);
     const Status queued = queued_.model->forward(plan_, {}, a);
+    setenv("TENSORFOLD_TEST_SAMPLES", "on", 1);
     const Status recorded = recorded_.model->forward(plan_, {}, b);
     BOOST_REQUIRE_MESSAGE(queued.ok(), queued.message());
     BOOST_REQUIRE_MESSAGE(recorded.ok(), recorded.message());
     plan_ = {};
-    BOOST_REQUIRE_EQUAL(a.values.size(), b.values.size());
+    BOOST_REQUIRE_EQUAL(b.chosen, !b.ask.empty());
+    if (!b.chosen) BOOST_REQUIRE_EQUAL(a.values.size(), b.values.size());
     const auto vocab = static_cast<size_t>(queued_.model->config().vocab_size);
     for (size_t r = 0; r < a.rows.size(); ++r) {
       ++rows;
       BOOST_REQUIRE(a.rows[r].slot == b.rows[r].slot && a.rows[r].position == b.rows[r].position);
-      differing += std::memcmp(&a.values[r * vocab], &b.values[r * vocab], vocab * 4) != 0 ? 1 : 0;
+      const std::span<const float> row(&a.values[r * vocab], vocab);
+      if (b.chosen)
+        differing += b.tokens[r] != drawn(row, b.ask[r]) ? 1 : 0;
+      else
+        differing += std::memcmp(row.data(), &b.values[r * vocab], vocab * 4) != 0 ? 1 : 0;
     }
     for (const auto& [slot, length] : accepted_) {
       BOOST_REQUIRE(queued_.model->accept(slot, length).ok());
@@ -130,7 +143,9 @@ class Pair {
       requests.push_back({slot, length - 1, pick(3, 200), draft_rows_});
     accepted_.clear();
     std::vector<DraftResult> a, b;
+    setenv("TENSORFOLD_TEST_SAMPLES", "off", 1);
     BOOST_REQUIRE(queued_.model->draft(requests, a).ok());
+    setenv("TENSORFOLD_TEST_SAMPLES", "on", 1);
     BOOST_REQUIRE(recorded_.model->draft(requests, b).ok());
     for (size_t i = 0; i < a.size(); ++i) {
       differing += a[i].tokens == b[i].tokens ? 0 : 1;
@@ -142,6 +157,35 @@ class Pair {
   }
 
  private:
+  // What the plan's rows with logits may ask for.
+  std::vector<SampleRow> some_rows() {
+    std::vector<SampleRow> ask;
+    for (const Slice& s : plan_.slices)
+      for (int i = 0; i < s.logits_rows; ++i) {
+        SampleRow row;
+        row.seed = random_();
+        row.position = pick(0, 5000);
+        row.choice_index = pick(0, 3);
+        row.greedy = pick(0, 2) == 0 ? 1 : 0;
+        row.temperature = 0.1f * static_cast<float>(pick(1, 20));
+        row.min_p = pick(0, 2) == 0 ? 0.05f : 0.0f;
+        ask.push_back(row);
+      }
+    return ask;
+  }
+  // What the host's sampler makes of a row.
+  static int32_t drawn(std::span<const float> logits, const SampleRow& row) {
+    Sampler sampler(static_cast<int>(logits.size()));
+    SampleSpec spec;
+    spec.seed = row.seed;
+    spec.choice_index = row.choice_index;
+    spec.temperature = row.greedy != 0 ? 0.0f : row.temperature;
+    spec.min_p = row.min_p;
+    TokenHistory history;
+    const Result<int32_t> token = sampler.sample(logits, spec, row.position, history, {});
+    return token.ok() ? *token : -1;
+  }
+
   void add(SlotId slot, int count, RowClass row_class, int logits_rows) {
     Slice s;
     s.row_class = row_class;
@@ -212,7 +256,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_recorded_is_queued) {
   if (faulty() || std::getenv("TENSORFOLD_TEST_DEVICE") != nullptr) return;
   setenv("TENSORFOLD_TEST_GRAPHS", "refuse", 1);
   Pair pair(kGraphBytesMax, 9);
-  for (int i = 0; i < 20; ++i) pair.random_step();
+  for (int i = 0; i < 30; ++i) pair.random_step();
   unsetenv("TENSORFOLD_TEST_GRAPHS");
   check_differing(pair);
   const StepGraphStats s = pair.recorded().graphs();
