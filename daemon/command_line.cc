@@ -9,7 +9,8 @@ namespace {
 
 constexpr CommandOption kOptions[] = {
     {"--config", "FILE", "settings (default: /etc/tensorfoldd/tensorfoldd.toml, if it is there)"},
-    {"--check-config", "[FILE]", "say whether the settings are right, and end"},
+    {"--check-config", "[FILE]",
+     "say whether the settings are right and what memory they take, and end"},
     {"--model", "DIR", "model folder, instead of model.path"},
     {"--listen", "ADDR", "address and port of the API, instead of http.listen"},
     {"--control", "PATH", "control socket, instead of control.path"},

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/check_config.h"
 #include "daemon/daemon.h"
 #include "daemon/preflight/settings.h"
 #include "daemon/preflight/startup.h"
@@ -18,19 +19,6 @@
 
 namespace tensorfold {
 namespace {
-
-int check_config(const CommandLine& line) {
-  const auto loaded = settings_of(line);
-  if (!loaded.ok()) {
-    std::fprintf(stderr, "%s\n", loaded.status().message().c_str());
-    return service::kExitConfig;
-  }
-  for (const std::string& warning : loaded->warnings) {
-    std::fprintf(stderr, "warning: %s\n", warning.c_str());
-  }
-  std::printf("the settings are right\n");
-  return service::kExitOk;
-}
 
 // The cheap checks of the machine; the exit code when it can't do what the settings ask for.
 int preflight_code(const Start& start, LogSink& log) {
@@ -89,7 +77,8 @@ int run(CommandLine line, const EngineFactory& make_engine) {
 
 }  // namespace
 
-int daemon_main(int argc, char** argv, const EngineFactory& make_engine) {
+int daemon_main(int argc, char** argv, const EngineFactory& make_engine,
+                const MemoryPlanner& planner) {
   try {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const auto line = parse_command_line(args);
@@ -106,7 +95,7 @@ int daemon_main(int argc, char** argv, const EngineFactory& make_engine) {
         std::puts("tensorfoldd " TF_VERSION);
         return 0;
       case CommandLine::Action::kCheckConfig:
-        return check_config(*line);
+        return check_config_main(*line, planner);
       case CommandLine::Action::kRun:
         break;
     }

@@ -75,10 +75,16 @@ PrefixOptions prefix_options(const EngineOptions& options, const ModelConfig& co
 }  // namespace
 
 Result<RankSizes> size_rank(const EngineOptions& options, LogSink& log) {
-  RankSizes out;
   // Opened again by the model; here for its name, which is part of what is kept on disk.
-  TF_ASSIGN_OR_RETURN(out.device, open_device(options.device));
-  log.write(LogLevel::kInfo, std::string("the model runs on ") + out.device->name(), {});
+  TF_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, open_device(options.device));
+  log.write(LogLevel::kInfo, std::string("the model runs on ") + device->name(), {});
+  TF_ASSIGN_OR_RETURN(RankSizes out, size_rank_without_device(options));
+  out.device = std::move(device);
+  return out;
+}
+
+Result<RankSizes> size_rank_without_device(const EngineOptions& options) {
+  RankSizes out;
   TF_ASSIGN_OR_RETURN(out.config, load_model_config(options.model_path + "/config.json"));
   const ModelConfig& config = out.config;
   out.context = options.context > 0 ? options.context : config.max_positions;
@@ -96,6 +102,11 @@ Result<RankSizes> size_rank(const EngineOptions& options, LogSink& log) {
                                                     out.pool_blocks, options.snapshot_mib * kMib));
   out.prefix = prefix_options(options, config, out.layout);
   return out;
+}
+
+Result<MemoryPlan> plan_rank(const EngineOptions& options, const RankSizes& sizes) {
+  TF_ASSIGN_OR_RETURN(const SourceFacts facts, source_facts(options));
+  return plan_memory(sizes.layout, facts.rank_bytes);
 }
 
 Result<std::shared_ptr<LoadedRank>> load_rank(const EngineOptions& options, const RankSizes& sizes,

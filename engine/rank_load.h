@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "engine/group/seat_collective.h"
 #include "engine/group/step_gate.h"
+#include "engine/memory_plan.h"
 #include "engine/model/config.h"
 #include "engine/model/model.h"
 #include "engine/sched/planner.h"
@@ -35,6 +36,10 @@ struct RankSizes {
   PrefixOptions prefix;
 };
 Result<RankSizes> size_rank(const EngineOptions& options, LogSink& log);
+// The same with `device` left out.
+Result<RankSizes> size_rank_without_device(const EngineOptions& options);
+// What the rank takes of memory, from the headers of its weights.
+Result<MemoryPlan> plan_rank(const EngineOptions& options, const RankSizes& sizes);
 
 // A rank's model and what it stands on; the members outlive those below them.
 struct LoadedRank {

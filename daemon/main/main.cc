@@ -2,5 +2,6 @@
 #include "daemon/process.h"
 
 int main(int argc, char** argv) {
-  return tensorfold::daemon_main(argc, argv, tensorfold::Engine::create);
+  return tensorfold::daemon_main(argc, argv, tensorfold::Engine::create,
+                                 tensorfold::planned_memory);
 }

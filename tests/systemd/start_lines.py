@@ -1,5 +1,6 @@
 """A start that fails explains itself: one line of error that says what is wrong, where, and what to
-do, and the exit status that the manual gives.
+do, and the exit status that the manual gives. What memory a start would take, --check-config says
+before.
 
   start_lines.py DAEMON MODEL      MODEL: the embedded model's folder
 """
@@ -61,6 +62,51 @@ def cases(model: pathlib.Path, folder: pathlib.Path, port: int) -> list[tuple]:
     ]
 
 
+def checked(daemon: str, folder: pathlib.Path, settings: str) -> tuple[int, str]:
+    """Exit status and words of --check-config."""
+    file = folder / "checked.toml"
+    file.write_text(settings, encoding="utf-8")
+    done = subprocess.run([daemon, "--check-config", str(file)], text=True, timeout=START_SECONDS,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return done.returncode, done.stdout
+
+
+def started_plan(daemon: str, folder: pathlib.Path, settings: str) -> str:
+    """The memory plan that a start logs."""
+    file = folder / "started.toml"
+    file.write_text(settings, encoding="utf-8")
+    with subprocess.Popen([daemon, "--config", str(file), "--control", str(folder / "started.sock")],
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env={k: v for k, v in os.environ.items() if k != "JOURNAL_STREAM"}) as it:
+        assert it.stdout is not None
+        lines = []
+        for line in it.stdout:
+            lines.append(line.rstrip("\n").partition(">")[2])
+            if "memory: " in line or " is ready " in line:
+                break
+        it.terminate()
+        it.communicate(timeout=START_SECONDS)
+    return lines[-1]
+
+
+def memory_plans(daemon: str, model: pathlib.Path, folder: pathlib.Path) -> list[str]:
+    """--check-config says of memory what a start says, and refuses what a start refuses."""
+    problems = []
+    free = f'[http]\nlisten = "127.0.0.1:0"\n[model]\npath = "{model}"\n[engine]\ndevice = "cpu"\n'
+    for more in ("slots = 3\n", "slots = 8\n[cache]\npool_tokens = 65536\nsnapshot_mib = 64\n"):
+        code, said = checked(daemon, folder, free + more)
+        plan = started_plan(daemon, folder, free + more)
+        if code != 0 or not plan.startswith("memory: ") or plan not in said.splitlines():
+            problems.append(f"--check-config ({code}) says {said!r}, a start {plan!r}")
+    code, said = checked(daemon, folder, free + "[cache]\npool_tokens = 1000000000\n")
+    if code != 78 or not re.search(r"stay free\. cache\.pool_tokens = \d+ would fit", said):
+        problems.append(f"--check-config of what cannot fit: {code}, {said}")
+    code, said = checked(daemon, folder, "[model]\npath = '/nowhere/model'\n")
+    if code != 0 or not re.search(r"warning: a start would fail: .*/nowhere/model", said):
+        problems.append(f"--check-config without the model: {code}, {said}")
+    return problems
+
+
 def main() -> int:
     daemon, model = sys.argv[1], pathlib.Path(sys.argv[2])
     problems, made = [], 0
@@ -80,7 +126,8 @@ def main() -> int:
                 problems.append(f"{what}: {lines[0]}")
             if code != status if status is not None else code in (0, 78):
                 problems.append(f"{what}: exit status {code}, not {status}")
-    return report(problems, made)
+        problems += memory_plans(daemon, model, folder)
+    return report(problems, made + 4)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def allowed(source: str, target: str) -> bool:
             return target.count("/") == 1  # the operations' headers, not a backend's
         return target.startswith("engine/")
     if top == "daemon":
-        return (target == "engine/engine.h" or target.startswith("engine/base/")
+        return (target in ("engine/engine.h", "engine/planned_memory.h")
+                or target.startswith("engine/base/")
                 or target.startswith("daemon/"))
     if top == "ctl":
         return (target == "daemon/control/protocol.h" or target.startswith("daemon/api/")
