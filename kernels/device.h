@@ -20,7 +20,7 @@ namespace tensorfold {
 
 // Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
 // another version is refused.
-inline constexpr int kDeviceAbiVersion = 6;
+inline constexpr int kDeviceAbiVersion = 7;
 inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
 
 // What a workspace must serve: the largest call of every operation.
@@ -96,6 +96,8 @@ class Device {
   virtual void sample_rows(const SampleRowsParams&, Stream&) {}
   // Waits for everything queued. An error names the kernel that failed and its shapes; it stays.
   virtual Status synchronise(Stream& stream) = 0;
+  // How long the host has stood waiting for the stream so far; 0 where it is not counted.
+  virtual int64_t waited_ns(const Stream&) const { return 0; }
 
   // For exchanges between ranks by a library that works on device memory (engine/cluster/nccl).
   // kUnsupported: host memory will do.

@@ -90,6 +90,7 @@ class Model {
   virtual std::string fingerprint() const = 0;
   virtual std::string device() const { return "cpu"; }  // the one it runs on
   virtual StepGraphStats graphs() const { return {}; }
+  virtual int64_t waited_ns() const { return 0; }  // Device::waited_ns
 
   // Runs the plan's cache commands ahead of forward(), which then doesn't: for who must know the
   // sequences as they leave them.

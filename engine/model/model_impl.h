@@ -95,6 +95,7 @@ class ForwardModel final : public Model {
   int64_t cache_bytes() const override { return cache_->bytes(); }
   std::string fingerprint() const override { return fingerprint_; }
   std::string device() const override { return device_->name(); }
+  int64_t waited_ns() const override { return device_->waited_ns(*stream_); }
   StepGraphStats graphs() const override {
     return graphs_ == nullptr ? StepGraphStats{} : graphs_->stats();
   }

@@ -169,6 +169,10 @@ class CudaDevice final : public Device {
     return unavailable(name_ + ": " + s.error());
   }
 
+  int64_t waited_ns(const Stream& stream) const override {
+    return static_cast<const CudaStream&>(stream).waited_ns();
+  }
+
   Result<std::unique_ptr<ExchangeLane>> make_exchange_lane() override {
     return cuda::make_exchange_lane(index_);
   }

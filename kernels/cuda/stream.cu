@@ -2,6 +2,7 @@
 #include "kernels/cuda/stream.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -112,7 +113,9 @@ void CudaStream::upload(void* to, const void* host, int64_t bytes) {
 
 void CudaStream::wait() {
   if (capturing_) return fail(cudaErrorStreamCaptureUnsupported, "a wait while recording");
+  const auto begin = std::chrono::steady_clock::now();
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  waited_ns_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
 }
 
 std::string CudaStream::begin_capture() {

@@ -47,6 +47,7 @@ class CudaStream final : public Stream {
   void allow_shared(const void* kernel, int bytes);
   void upload(void* to, const void* host, int64_t bytes);
   void wait();
+  int64_t waited_ns() const { return waited_ns_; }  // in wait()
 
   // Between the two, launches are recorded instead of run; whatever else is asked for is an error
   // of the recording, as are errors of launches. Both return it; empty: none. The stream itself
@@ -66,6 +67,7 @@ class CudaStream final : public Stream {
   int32_t* tickets_ = nullptr;
   std::byte* piece_ = nullptr;
   int shared_bytes_max_ = 0;
+  int64_t waited_ns_ = 0;
   bool wait_each_ = false;
   Launch launches_[kLaunchesKept];
   int64_t launch_count_ = 0;
