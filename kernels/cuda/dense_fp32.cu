@@ -87,10 +87,22 @@ __device__ inline uint32_t take_pair(float& a, float& b) {
   return pair;
 }
 
+// Sums of a group of chunks for 16 outputs and 8 NT rows.
+template <int NT>
+struct GroupSum {
+  Sum large[NT][4];
+  float small[NT][4] = {};
+  __device__ float2 total(int n, int i) const {
+    Sum all = large[n][i];
+    all.add(small[n][i]);
+    return make_float2(all.value, all.rest);
+  }
+};
+
 // sum += weights . rows over a chunk; the same for any number of rows.
 template <int NT>
-__device__ inline void add_chunk(const RawWeights<float>& raw, const uint4 (&x)[NT],
-                                 Sum (&sum)[NT][4]) {
+__device__ inline void add_products(const RawWeights<float>& raw, const uint4 (&x)[NT],
+                                    GroupSum<NT>& sum) {
   uint4 part[3][2];  // largest first
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -110,24 +122,16 @@ __device__ inline void add_chunk(const RawWeights<float>& raw, const uint4 (&x)[
   const bool third = some(part[2]), second = third || some(part[1]);
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
-    float d[4] = {};
-    if (third) mma_chunk(d, part[2][0], part[2][1], x[n]);
-    if (second) mma_chunk(d, part[1][0], part[1][1], x[n]);
-    mma_chunk(d, part[0][0], part[0][1], x[n]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum[n][i].add(d[i]);
+    if (third) mma_chunk(sum.small[n], part[2][0], part[2][1], x[n]);
+    if (second) mma_chunk(sum.small[n], part[1][0], part[1][1], x[n]);
+    mma_chunk(sum.large[n], part[0][0], part[0][1], x[n]);
   }
 }
 template <int NT>
-__device__ inline void add_chunk(const RawWeights<uint16_t>& raw, const uint4 (&x)[NT],
-                                 Sum (&sum)[NT][4]) {
+__device__ inline void add_products(const RawWeights<uint16_t>& raw, const uint4 (&x)[NT],
+                                    GroupSum<NT>& sum) {
 #pragma unroll
-  for (int n = 0; n < NT; ++n) {
-    float d[4] = {};
-    mma_chunk(d, raw.v[0], raw.v[1], x[n]);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) sum[n][i].add(d[i]);
-  }
+  for (int n = 0; n < NT; ++n) mma_chunk(sum.large[n], raw.v[0], raw.v[1], x[n]);
 }
 
 // What a lane reads: rows 8 n + g of the call and two outputs, from input 8c on.
@@ -156,7 +160,7 @@ struct Reader {
   }
   // Chunks [begin, end) of one group; the operands of the next kAhead are on their way.
   template <int kAhead>
-  __device__ void add(int begin, int end, Sum (&sum)[NT][4]) const {
+  __device__ void add(int begin, int end, GroupSum<NT>& sum) const {
     Operands ring[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
@@ -167,7 +171,7 @@ struct Reader {
         if (chunk + i >= end) break;
         const Operands now = ring[i];
         if (chunk + i + kAhead < end) load(chunk + i + kAhead, ring[i]);
-        add_chunk(now.w, now.x, sum);
+        add_products(now.w, now.x, sum);
       }
   }
 };
@@ -189,7 +193,7 @@ __global__ void __launch_bounds__(MT* KW * 32, 1) dense_fp32_spread_kernel(Args 
   begin_programmatic();
   const Reader<W, NT> reader(p, first_out + tile * kOuts, first_row);
   for (int i = warp_of() % KW; i < groups; i += KW) {
-    Sum sum[NT][4];
+    GroupSum<NT> sum;
     const int group = rank * groups + i;
     reader.template add<NT == 1   ? 4
                         : NT == 2 ? 2
@@ -199,8 +203,7 @@ __global__ void __launch_bounds__(MT* KW * 32, 1) dense_fp32_spread_kernel(Args 
     for (int n = 0; n < NT; ++n)
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        to[(g + (k >> 1) * 8) * NT * 8 + n * 8 + 2 * c + (k & 1)] =
-            make_float2(sum[n][k].value, sum[n][k].rest);
+        to[(g + (k >> 1) * 8) * NT * 8 + n * 8 + 2 * c + (k & 1)] = sum.total(n, k);
   }
   size > 1 ? cluster.sync() : __syncthreads();
   for (int e = rank * blockDim.x + threadIdx.x; e < kElements;
@@ -247,7 +250,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, kResident) dense_fp32_block_
   begin_programmatic();
   const Reader<W, kBlockTiles> reader(p, first_out, first_row);
   for (int group = 0; group < kGroups; ++group) {
-    Sum sum[kBlockTiles][4];
+    GroupSum<kBlockTiles> sum;
     reader.template add<1>(p.group_begin(group), p.group_begin(group + 1), sum);
 #pragma unroll
     for (int n = 0; n < kBlockTiles; ++n)
@@ -259,7 +262,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, kResident) dense_fp32_block_
           all.value = mine.x;
           all.rest = mine.y;
         }
-        add_sum(all, make_float2(sum[n][k].value, sum[n][k].rest));
+        add_sum(all, sum.total(n, k));
         mine = make_float2(all.value, all.rest);
       }
   }
