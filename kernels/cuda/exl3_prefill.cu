@@ -11,6 +11,7 @@ namespace tensorfold::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kPrefillApartRows = 1024;  // from which on decode and products are apart
 
 template <int kTN, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -75,7 +76,8 @@ int64_t exl3_prefill_workspace_bytes(int rows, int padded_in) {
 }
 
 cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
-                         int64_t workspace_bytes, cudaStream_t stream, const char** where) {
+                         int64_t workspace_bytes, cudaStream_t stream, const char** where,
+                         PrefillForm form) {
   if (where != nullptr) *where = "exl3_prefill";
   if (rows < 0 || rows > kExl3RowsMax) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
@@ -92,8 +94,11 @@ cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
-  return major == 9 ? exl3_prefill_wide(job, rows, x, sms, stream)
-                    : product<64, 6>(job, rows, x, stream);
+  if (major != 9) return product<64, 6>(job, rows, x, stream);
+  const bool apart =
+      form == PrefillForm::kChosen ? rows >= kPrefillApartRows : form == PrefillForm::kApart;
+  return apart ? exl3_prefill_apart(job, rows, x, sms, stream)
+               : exl3_prefill_wide(job, rows, x, sms, stream);
 }
 
 }  // namespace tensorfold::cuda

@@ -14,10 +14,14 @@
 namespace tensorfold::cuda {
 
 int64_t exl3_prefill_workspace_bytes(int rows, int padded_in);
+// Which warps decode, on compute capability 9.0: a function of the shape unless a test or a bench
+// asks for one. The bits are the same.
+enum class PrefillForm { kChosen, kTogether, kApart };
+
 // y of one weight. Workspace: 256-byte aligned, exl3_prefill_workspace_bytes long.
 cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
                          int64_t workspace_bytes, cudaStream_t stream,
-                         const char** where = nullptr);
+                         const char** where = nullptr, PrefillForm form = PrefillForm::kChosen);
 
 // The MoE of prompt rows, with the parameters of moe_decode. Each expert's trellis is decoded once
 // per 32 to 160 of its rows, by the mean number of rows of an expert.

@@ -112,40 +112,6 @@ struct WideLoader {
   }
 };
 
-// Eight neighbouring outputs of a row from v, scaled.
-__device__ __forceinline__ void store_outputs(const Exl3DenseJob& job, int64_t row, int at,
-                                              const float (&v)[8]) {
-  float scale[2][4], y[8];
-  load_half4(job.weight.svh + at, scale[0]);
-  load_half4(job.weight.svh + at + 4, scale[1]);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) y[i] = v[i] * kHadamard128Scale * scale[i / 4][i % 4];
-  const int64_t to = row * job.y_stride + at;
-  if (job.type == ValueType::kF32) {
-    float* out = static_cast<float*>(job.y) + to;
-    if (at + 8 <= job.out && (reinterpret_cast<uintptr_t>(out) & 15) == 0) {
-      reinterpret_cast<float4*>(out)[0] = make_float4(y[0], y[1], y[2], y[3]);
-      reinterpret_cast<float4*>(out)[1] = make_float4(y[4], y[5], y[6], y[7]);
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      if (at + i < job.out) out[i] = y[i];
-    return;
-  }
-  uint16_t* out = static_cast<uint16_t*>(job.y) + to;
-  uint32_t two[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) two[i] = bf16_bits(y[2 * i]) | bf16_bits(y[2 * i + 1]) << 16;
-  if (at + 8 <= job.out && (reinterpret_cast<uintptr_t>(out) & 15) == 0) {
-    *reinterpret_cast<uint4*>(out) = make_uint4(two[0], two[1], two[2], two[3]);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (at + i < job.out) out[i] = static_cast<uint16_t>(two[i / 2] >> (16 * (i % 2)));
-}
-
 // The tile's sums to outputs, 64 rows at a time through shared memory.
 template <int TN>
 __device__ __forceinline__ void store_tile(const Exl3DenseJob& job, int rows, int first, int column,

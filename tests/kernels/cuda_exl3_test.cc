@@ -201,21 +201,23 @@ BOOST_AUTO_TEST_CASE(prompt_rows_are_near_exact_and_independent) {
   }
 }
 
-// Tiles of 64, 112 and 128 rows, several of them one after the other in a thread block, an odd
+// Tiles of 64, 112, 128 and 256 rows, several of them one after the other in a thread block, an odd
 // number of output blocks: a row's bits are the same in all, and right.
 BOOST_AUTO_TEST_CASE(prompt_rows_of_every_tile_and_type) {
-  for (const int bits : {3, 5}) {
+  for (const int bits : {2, 3, 4, 5, 6}) {
     constexpr int kRows = 2048, kIn = 256, kOut = 65 * 128;
     RandomLayer layer(kIn, kOut, 2 * bits, Codebook::kMul1, 60u + static_cast<uint32_t>(bits));
     const ExactLayer exact(layer);
     const std::vector<uint16_t> x = random_bf16(int64_t{kRows} * kIn, 9);
     DeviceArray<uint16_t> xd(x);
     const int64_t bytes = cuda::exl3_prefill_workspace_bytes(kRows, kIn);
-    const auto run_rows = [&](int first, int rows, void* y, ValueType type) {
+    using Form = cuda::PrefillForm;
+    const auto run_rows = [&](int first, int rows, void* y, ValueType type,
+                              Form form = Form::kChosen) {
       DeviceArray<std::byte> workspace(static_cast<size_t>(bytes));
       TF_CUDA(cuda::exl3_prefill({layer.parts(Exl3Order::kLanes), kIn, kOut,
                                   xd.get() + int64_t{first} * kIn, kIn, y, kOut, type},
-                                 rows, workspace.get(), bytes, nullptr));
+                                 rows, workspace.get(), bytes, nullptr, nullptr, form));
       TF_CUDA(cudaDeviceSynchronize());
     };
     DeviceArray<float> wide(size_t{kRows} * kOut);
@@ -232,10 +234,11 @@ BOOST_AUTO_TEST_CASE(prompt_rows_of_every_tile_and_type) {
     BOOST_TEST_MESSAGE("bits " << bits << ": relative norm " << norm.value());
     BOOST_CHECK(kFaulty || norm.value() <= kFp32Bound);
     SameRows same("class P");
-    for (const int rows : {1, 64, 160, 333, 1000})
-      for (const int first : {0, kRows - rows}) {
+    for (const int rows : {1, 64, 160, 333, 1000, kRows})
+      for (const Form form : {Form::kTogether, Form::kApart}) {
+        const int first = form == Form::kApart ? 0 : kRows - rows;
         DeviceArray<float> some(static_cast<size_t>(rows) * kOut);
-        run_rows(first, rows, some.get(), ValueType::kF32);
+        run_rows(first, rows, some.get(), ValueType::kF32, form);
         same.compare(some.host().data(), all.data() + int64_t{first} * kOut,
                      static_cast<size_t>(rows) * kOut);
       }

@@ -185,8 +185,8 @@ void print_cuts() {
 }
 
 // type: what the model wants of this product.
-Row bench_dense_prefill(const char* name, const Shape& s, int rows, ValueType type,
-                        double goal_us) {
+Row bench_dense_prefill(const char* name, const Shape& s, int rows, ValueType type, double goal_us,
+                        cuda::PrefillForm form = cuda::PrefillForm::kChosen) {
   Row row;
   row.name = name;
   row.goal_us = goal_us;
@@ -208,7 +208,8 @@ Row bench_dense_prefill(const char* name, const Shape& s, int rows, ValueType ty
         {random_matrix(s.in, s.out, s.bits, 50 + 10 * i), s.in, s.out, x, s.in, y, s.out, type});
   }
   row.time = time_calls(kCopies, [&](int i, cudaStream_t stream) {
-    TF_BENCH_CUDA(cuda::exl3_prefill(jobs[static_cast<size_t>(i)], rows, workspace, bytes, stream));
+    TF_BENCH_CUDA(cuda::exl3_prefill(jobs[static_cast<size_t>(i)], rows, workspace, bytes, stream,
+                                     nullptr, form));
   });
   jobs[1].type = ValueType::kF32;  // the error without the output's own rounding
   TF_BENCH_CUDA(cuda::exl3_prefill(jobs[1], rows, workspace, bytes, nullptr));
@@ -432,6 +433,18 @@ int run(int argc, char** argv) {
     const auto bf16 = ValueType::kBf16, f32 = ValueType::kF32;
     rows.push_back(bench_dense_prefill("wq_b 5b, 2048 rows", {1280, 16384, 5}, 2048, bf16, 150));
     rows.push_back(bench_dense_prefill("wo_b 5b, 2048 rows", {4096, 5120, 5}, 2048, f32, 150));
+    for (const auto form : {cuda::PrefillForm::kTogether, cuda::PrefillForm::kApart}) {
+      const bool apart = form == cuda::PrefillForm::kApart;
+      rows.push_back(
+          bench_dense_prefill(apart ? "wq_b 5b, 2048 rows, apart" : "wq_b 5b, 2048 rows, together",
+                              {1280, 16384, 5}, 2048, bf16, 0, form));
+      rows.push_back(
+          bench_dense_prefill(apart ? "wo_b 5b, 2048 rows, apart" : "wo_b 5b, 2048 rows, together",
+                              {4096, 5120, 5}, 2048, f32, 0, form));
+      rows.push_back(
+          bench_dense_prefill(apart ? "wq_b 5b, 256 rows, apart" : "wq_b 5b, 256 rows, together",
+                              {1280, 16384, 5}, 256, bf16, 0, form));
+    }
     rows.push_back(bench_dense_prefill("wq_b 5b, 512 rows", {1280, 16384, 5}, 512, bf16, 0));
     rows.push_back(bench_dense_prefill("wq_b 5b, 8192 rows", {1280, 16384, 5}, 8192, bf16, 0));
     rows.push_back(bench_dense_prefill("wo_b 5b, 8192 rows", {4096, 5120, 5}, 8192, f32, 0));
