@@ -161,8 +161,7 @@ struct FewExchange {
         rank(rank_),
         tops(shared_place(smem + a.layout.top)),
         parts(shared_place(smem + a.layout.parts)),
-        barriers(shared_place(smem + a.layout.barriers) +
-                 static_cast<uint32_t>(a.plan.warps * kExl3DepthMax * 8)) {}
+        barriers(shared_place(smem + a.layout.exchange)) {}
 
   // One thread, before the other ranks may send.
   __device__ __forceinline__ void expect(int rows) const {
@@ -283,21 +282,14 @@ __device__ __forceinline__ void few_columns(const FewArgs& a, const FewPart& p,
 struct FewStore {
   uint8_t* q;
   int stride;
-  __device__ __forceinline__ void operator()(int row, int block, int sub,
-                                             const int (&v)[16]) const {
-    uint32_t high[4], low[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t a = __byte_perm(v[4 * i], v[4 * i + 1], 0x5410);
-      const uint32_t b = __byte_perm(v[4 * i + 2], v[4 * i + 3], 0x5410);
-      low[i] = __byte_perm(a, b, 0x6420);
-      const uint32_t c = __byte_perm(v[4 * i] + 128, v[4 * i + 1] + 128, 0x5410);
-      const uint32_t d = __byte_perm(v[4 * i + 2] + 128, v[4 * i + 3] + 128, 0x5410);
-      high[i] = __byte_perm(c, d, 0x7531);
-    }
-    uint8_t* to = q + 2 * row * stride + block * 128 + 16 * sub;
-    *reinterpret_cast<uint4*>(to) = make_uint4(high[0], high[1], high[2], high[3]);
-    *reinterpret_cast<uint4*>(to + stride) = make_uint4(low[0], low[1], low[2], low[3]);
+  __device__ __forceinline__ void operator()(int row, int block, int lane,
+                                             const int (&v)[4]) const {
+    const uint32_t a = __byte_perm(v[0], v[1], 0x5410), b = __byte_perm(v[2], v[3], 0x5410);
+    const uint32_t c = __byte_perm(v[0] + 128, v[1] + 128, 0x5410);
+    const uint32_t d = __byte_perm(v[2] + 128, v[3] + 128, 0x5410);
+    auto* to = reinterpret_cast<uint32_t*>(q + 2 * row * stride + block * 128) + lane;
+    to[0] = __byte_perm(c, d, 0x7531);
+    to[stride / 4] = __byte_perm(a, b, 0x6420);
   }
 };
 

@@ -14,11 +14,11 @@
 #define TF_GROUP_WGMMA 0
 #endif
 
-// Thread blocks that a multiprocessor's registers must hold.
+// Threads that a multiprocessor's registers must hold.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-#define TF_GROUP_BLOCKS(RG) 2
+#define TF_GROUP_THREADS(RG) kExl3GroupThreadsMax
 #else
-#define TF_GROUP_BLOCKS(RG) ((RG) == 1 ? 2 : 1)
+#define TF_GROUP_THREADS(RG) ((RG) == 1 ? kExl3GroupThreadsMax : kExl3GroupThreadsMax / 2)
 #endif
 
 namespace tensorfold::cuda {
@@ -233,15 +233,15 @@ __device__ __forceinline__ uint64_t piece_descriptor(uint32_t address) {
 template <int N>
 struct GroupStore {
   uint8_t* q;
-  __device__ __forceinline__ void operator()(int row, int block, int sub,
-                                             const int (&v)[16]) const {
-    uint8_t* to =
-        q + (2 * block + (sub >> 2)) * exl3_group_unit_bytes(N) + row * 32 + (sub & 3) * 4;
+  __device__ __forceinline__ void operator()(int row, int block, int lane,
+                                             const int (&v)[4]) const {
+    uint8_t* to = q + (2 * block + (lane >> 4)) * exl3_group_unit_bytes(N) +
+                  (4 * (lane & 1) + ((lane >> 1) & 1)) * exl3_group_step_bytes(N) + row * 32 +
+                  ((lane >> 2) & 3) * 4;
 #pragma unroll
-    for (int k = 0; k < 16; ++k) {
-      const int product = 2 * ((k % 8) / 2) + k / 8;
-      uint8_t* at = to + product * exl3_group_step_bytes(N) + (k & 1) * 16 * N;
-      const auto low = static_cast<uint32_t>(v[k]), high = static_cast<uint32_t>(v[k] + 128);
+    for (int i = 0; i < 4; ++i) {
+      uint8_t* at = to + 2 * (i >> 1) * exl3_group_step_bytes(N) + (i & 1) * 16 * N;
+      const auto low = static_cast<uint32_t>(v[i]), high = static_cast<uint32_t>(v[i] + 128);
       *reinterpret_cast<uint32_t*>(at) = __byte_perm(high, 0, 0x1111);
       *reinterpret_cast<uint32_t*>(at + 16) = __byte_perm(low, 0, 0x0000);
     }
@@ -356,14 +356,14 @@ __device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
 }
 
 template <int K, int RG>
-__global__ void __launch_bounds__(kExl3GroupThreadsMax, TF_GROUP_BLOCKS(RG))
+__global__ void __launch_bounds__(TF_GROUP_THREADS(RG), 1)
     exl3_dense_group_kernel(const __grid_constant__ FewArgs a) {
   extern __shared__ __align__(128) uint8_t smem[];
   group_kernel<K, RG, GroupStep>(a, smem);
 }
 
 template <int K, int RG>
-__global__ void __launch_bounds__(kExl3GroupThreadsMax, 1)
+__global__ void __launch_bounds__(kExl3GroupThreadsMax / 2, 1)
     exl3_dense_wide_kernel(const __grid_constant__ FewArgs a) {
 #if TF_GROUP_WGMMA
   extern __shared__ __align__(128) uint8_t smem[];

@@ -8,7 +8,7 @@
 
 namespace tensorfold::cuda {
 
-inline constexpr int kExl3GroupThreadsMax = 384;
+inline constexpr int kExl3GroupThreadsMax = 768;
 
 // Whether this build has the wide kernel for the current GPU.
 bool exl3_few_wide_runs(int major);

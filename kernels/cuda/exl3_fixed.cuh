@@ -27,9 +27,15 @@ __device__ __forceinline__ int fixed_center(int sum) {
   return -kWhole * sum - __float2int_rn(kPart * static_cast<float>(sum));
 }
 
+// 1 / v to an ulp or so, without a branch; the same bits in every kernel.
+__device__ __forceinline__ float fixed_reciprocal(float v) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
 // What a block's values are multiplied by to become integers.
 __device__ __forceinline__ float fixed_quant_inverse(float top) {
-  return top < 1e-30f ? 0.0f : kQuantMax / top;
+  return top < 1e-30f ? 0.0f : kQuantMax * fixed_reciprocal(top);
 }
 
 // This lane's four values of a block as integers; top_bits: of the block's largest size. A NaN or
@@ -54,17 +60,19 @@ __device__ __forceinline__ FixedQuant fixed_quantise(const float (&v)[4]) {
     out.q[i] = __float2int_rn(v[i] * inverse);
     sum += out.q[i];
   }
-  out.block.scale = top / kQuantMax;
+  out.block.scale = top * (1.0f / kQuantMax);
   out.block.center = fixed_center(__reduce_add_sync(0xffffffffu, sum));
   return out;
 }
 
 // The row's scale from the bits of its largest value.
 __device__ __forceinline__ float fixed_row_scale(uint32_t top_bits) {
-  return __uint_as_float(top_bits) / kQuantMax;
+  return __uint_as_float(top_bits) * (1.0f / kQuantMax);
 }
 // 1 / scale; what comes of a row of zeros is multiplied by zeros.
-__device__ __forceinline__ float fixed_inverse(float row_scale) { return 1.0f / row_scale; }
+__device__ __forceinline__ float fixed_inverse(float row_scale) {
+  return fixed_reciprocal(row_scale);
+}
 
 // c for the high and low bytes' products.
 __device__ __forceinline__ int fixed_product(int high, int low, int center) {

@@ -49,7 +49,8 @@ struct Exl3DensePlan {
 // Where a thread block's parts lie in shared memory, in bytes.
 struct Exl3DenseShared {
   int stride = 0;  // of a column of row bytes
-  int ring = 0, q = 0, scale = 0, sums = 0, parts = 0, top = 0, barriers = 0, bytes = 0;
+  int ring = 0, q = 0, scale = 0, sums = 0, parts = 0, top = 0, barriers = 0, exchange = 0,
+      bytes = 0;
 };
 
 constexpr Exl3DenseShared exl3_dense_shared(const Exl3DensePlan& p, int bits, int rows) {
@@ -62,7 +63,8 @@ constexpr Exl3DenseShared exl3_dense_shared(const Exl3DensePlan& p, int bits, in
   const int parts = p.cluster == 1 ? 0 : (rows + p.cluster - 1) / p.cluster * p.cluster;
   s.top = s.parts + parts * 128 * 4;
   s.barriers = s.top + (p.cluster + 1) * kExl3FewRows * 4;
-  s.bytes = s.barriers + (p.warps * kExl3DepthMax + 2) * 8;  // two of the cluster
+  s.exchange = s.barriers + p.warps * kExl3DepthMax * 8;  // two barriers of the cluster
+  s.bytes = s.exchange + 16;
   return s;
 }
 
@@ -161,7 +163,8 @@ constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, in
   const int parts = p.cluster == 1 ? 0 : (rows + p.cluster - 1) / p.cluster * p.cluster;
   s.top = s.parts + parts * 128 * 4;
   s.barriers = s.top + (p.cluster + 1) * kExl3FewRows * 4;
-  s.bytes = s.barriers + (p.warps / kExl3GroupWarps * 2 * kExl3GroupStagesMax + 2) * 8;
+  s.exchange = s.barriers + p.warps / kExl3GroupWarps * 2 * kExl3GroupStagesMax * 8;
+  s.bytes = s.exchange + 16;
   return s;
 }
 
@@ -170,10 +173,14 @@ constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s
                                         const Exl3Gpu& gpu, bool wide, int warps) {
   constexpr int kStaticBytes = 1024;  // more than the kernel has of its own
   const int half = gpu.sm_bytes / 2 - 1024;
+  // A thread block of 24 warps where the kernel may have as many registers as that leaves, else of
+  // up to 12, two of them a multiprocessor if they fit.
+  const int most = gpu.major == 9 && !wide ? 24 : 12;
   const struct {
     int warps, bytes, least;
-  } choices[] = {{12, half, 2},
-                 {8, half, 2},
+  } choices[] = {{most, most == 24 ? gpu.block_bytes_max : half, 2},
+                 {most == 24 ? 20 : 8, most == 24 ? gpu.block_bytes_max : half, 2},
+                 {most == 24 ? 16 : 12, gpu.block_bytes_max, 2},
                  {12, gpu.block_bytes_max, 2},
                  {8, gpu.block_bytes_max, 2},
                  {4, gpu.block_bytes_max, 2}};
@@ -189,19 +196,21 @@ constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s
     if (depth > kExl3GroupStagesMax) depth = kExl3GroupStagesMax;
     if (depth < c.least && depth < needed) continue;
     p.depth = depth;
-    p.on_sm = c.bytes == half ? 2 : 1;
+    p.on_sm = c.bytes == half || (c.warps <= 12 && fixed + groups * depth * s.bits * 2048 <= half)
+                  ? 2
+                  : 1;
     return p;
   }
   p.depth = 0;
   return p;
 }
 
-// depth 0: none fits (many blocks for one thread block's rows). A multiprocessor with two thread
-// blocks does half as much again in a time as one with one.
+// depth 0: none fits (many blocks for one thread block's rows). What counts is the warps that a
+// multiprocessor has: costs of a block of inputs for one thread block of few, two of them, one of
+// many.
 constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu, bool wide,
                                         int cluster = 0, int warps = 0) {
-  constexpr int kOne = 15, kTwo = 20;  // cost of a block of inputs, one or two thread blocks
-  constexpr int kStart = 30, kExchange = 15;
+  constexpr int kFew = 15, kTwo = 20, kMany = 10, kStart = 60, kExchange = 15, kManyWarps = 16;
   Exl3DensePlan best;
   int64_t best_cost = -1;
   for (int size = 1; size <= kExl3ClusterMax; ++size) {
@@ -213,8 +222,10 @@ constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& 
     if (p.depth == 0) continue;
     const bool two = p.on_sm == 2 && s.columns > at_once;
     const int slots = two ? 2 * at_once : at_once, waves = (s.columns + slots - 1) / slots;
-    const int64_t cost = int64_t{waves} * (p.cta_blocks * (two ? kTwo : kOne) + kStart) +
-                         (p.cluster > 1 ? kExchange : 0);
+    const int each = p.warps >= kManyWarps ? kMany : two ? kTwo : kFew;
+    const int starts = p.cluster == 1 && p.columns > 1 ? 1 : waves;
+    const int64_t cost =
+        int64_t{waves} * p.cta_blocks * each + starts * kStart + (p.cluster > 1 ? kExchange : 0);
     if (best_cost >= 0 && cost >= best_cost) continue;
     best = p;
     best_cost = cost;

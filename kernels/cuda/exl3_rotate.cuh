@@ -27,23 +27,28 @@ __device__ __forceinline__ void load_half4(const uint16_t* p, float (&v)[4]) {
   v[3] = b.y;
 }
 
-// This lane's four values of block `block` of the rotated row: H (x * suh) / sqrt(128).
-__device__ __forceinline__ void rotated_block(const uint16_t* x, int in, const uint16_t* suh,
-                                              int block, int lane, float (&v)[4]) {
-  const int k = block * 128 + 4 * lane;
-  float scale[4];
-  load_half4(suh + k, scale);
+// Four consecutive values of a row of `in`, zeros behind it.
+__device__ __forceinline__ void load_row4(const uint16_t* x, int in, int k, float (&v)[4]) {
   if (k + 4 <= in) {
     const uint2 u = *reinterpret_cast<const uint2*>(x + k);
     v[0] = bf16_low(u.x);
     v[1] = bf16_high(u.x);
     v[2] = bf16_low(u.y);
     v[3] = bf16_high(u.y);
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      v[i] = k + i < in ? __uint_as_float(static_cast<uint32_t>(x[k + i]) << 16) : 0.0f;
+    return;
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    v[i] = k + i < in ? __uint_as_float(static_cast<uint32_t>(x[k + i]) << 16) : 0.0f;
+}
+
+// This lane's four values of block `block` of the rotated row: H (x * suh) / sqrt(128).
+__device__ __forceinline__ void rotated_block(const uint16_t* x, int in, const uint16_t* suh,
+                                              int block, int lane, float (&v)[4]) {
+  const int k = block * 128 + 4 * lane;
+  float scale[4];
+  load_half4(suh + k, scale);
+  load_row4(x, in, k, v);
 #pragma unroll
   for (int i = 0; i < 4; ++i) v[i] *= scale[i];
   hadamard_block(v, lane);
