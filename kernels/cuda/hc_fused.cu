@@ -29,7 +29,8 @@ constexpr int kRowsMax = 8;           // of a cluster
 constexpr int kClustersWanted = 16;   // as many as run at once
 constexpr int kGroup = 4;             // loads of four values in a chain of multiply-adds
 
-// Places in shared memory, in bytes; `part` values of a row lie in a thread block.
+// Places in shared memory, in bytes; `part` values of a row lie in a thread block. squares, sums:
+// of the row that this rank chooses for, sent by all ranks; h_squares: of all rows.
 struct Layout {
   int part, runs;  // values, and runs of 512 of them
   int x, h, squares, h_squares, sums, inverse, bytes;
@@ -39,9 +40,9 @@ struct Layout {
         x(0),
         h(rows * part * 2),
         squares(2 * rows * part * 2),
-        h_squares(squares + rows * runs * 128),
-        sums(h_squares + rows * runs * 128),
-        inverse(sums + rows * kOuts * 8),
+        h_squares(squares + kRanks * runs * 128),
+        sums(h_squares + rows * 2 * runs * 128),
+        inverse(sums + kRanks * kOuts * 8),
         bytes(inverse + rows * 4) {}
 };
 
@@ -74,17 +75,27 @@ __device__ Sum tree_sum(Sum v) {
   return v;
 }
 
-// One output's products with this thread block's part of `rows` rows, by a warp.
-template <int kRows>
-__device__ void products(const float* w, const uint16_t* x, int part, int rows, float2* sums) {
-  const auto* w4 = reinterpret_cast<const float4*>(w);
+// A group of an output's weights: values 4 f .. of four places 32 lanes apart.
+struct WeightGroup {
+  float4 v[kGroup];
+  __device__ __forceinline__ void load(const float* w, int f, int fours) {
+#pragma unroll
+    for (int g = 0; g < kGroup; ++g)
+      v[g] = f + 32 * g < fours ? __ldg(reinterpret_cast<const float4*>(w) + f + 32 * g)
+                                : make_float4(0, 0, 0, 0);
+  }
+};
+
+// One output's products with this thread block's part of `rows` rows, by a warp; the first group of
+// weights is there. send(row, sum): lane 0.
+template <int kRows, typename Send>
+__device__ void products(const float* w, WeightGroup next, const uint16_t* x, int part, int rows,
+                         const Send& send) {
   Sum acc[kRows];
   const int lane = lane_of(), fours = part / 4;
   for (int f = lane; f < fours; f += 32 * kGroup) {
-    float4 wv[kGroup];
-#pragma unroll
-    for (int g = 0; g < kGroup; ++g)
-      wv[g] = f + 32 * g < fours ? __ldg(w4 + f + 32 * g) : make_float4(0, 0, 0, 0);
+    const WeightGroup now = next;
+    next.load(w, f + 32 * kGroup, fours);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r >= rows) break;
@@ -93,10 +104,10 @@ __device__ void products(const float* w, const uint16_t* x, int part, int rows, 
       for (int g = 0; g < kGroup; ++g) {
         if (f + 32 * g >= fours) break;
         const uint2 v = *reinterpret_cast<const uint2*>(x + r * part + (f + 32 * g) * 4);
-        chain = fmaf(wv[g].x, half_low(v.x), chain);
-        chain = fmaf(wv[g].y, half_high(v.x), chain);
-        chain = fmaf(wv[g].z, half_low(v.y), chain);
-        chain = fmaf(wv[g].w, half_high(v.y), chain);
+        chain = fmaf(now.v[g].x, half_low(v.x), chain);
+        chain = fmaf(now.v[g].y, half_high(v.x), chain);
+        chain = fmaf(now.v[g].z, half_low(v.y), chain);
+        chain = fmaf(now.v[g].w, half_high(v.y), chain);
       }
       acc[r].add(chain);
     }
@@ -105,27 +116,33 @@ __device__ void products(const float* w, const uint16_t* x, int part, int rows, 
   for (int r = 0; r < kRows; ++r) {
     if (r >= rows) break;
     const Sum v = tree_sum(acc[r]);
-    if (lane == 0) sums[r * kOuts] = make_float2(v.value, v.rest);
+    if (lane == 0) send(r, make_float2(v.value, v.rest));
   }
 }
 
-// 1 / rms of n values from the lanes' sums of all ranks in [0, ranks), ascending.
-__device__ float inverse_of(const cg::cluster_group& cluster, float* squares, int ranks, int runs,
-                            int n, float eps) {
+// 1 / rms of n values from the lanes' sums of `runs` runs, ascending.
+__device__ float inverse_of(const float* squares, int runs, int n, float eps) {
+  constexpr int kAtOnce = 8;
   Cascade cascade;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const float* from = cluster.map_shared_rank(squares, rank);
-    for (int run = 0; run < runs; ++run) cascade.add_run(from[run * 32 + lane_of()]);
+  for (int first = 0; first < runs; first += kAtOnce) {
+    float v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      v[i] = first + i < runs ? squares[(first + i) * 32 + lane_of()] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i < runs) cascade.add_run(v[i]);
   }
   return inverse_rms(sum_columns(cascade.total(0)), n, eps);
 }
 
-// Lane i < 24: the i-th mix of a row, before its scale.
-__device__ float whole_sum(const cg::cluster_group& cluster, float2* sums) {
+// Lane i < 24: the i-th mix of a row, before its scale. sums: [8][24].
+__device__ float whole_sum(const float2* sums) {
   const int i = min(lane_of(), kOuts - 1);
   Sum all;
+#pragma unroll
   for (int rank = 0; rank < kRanks; ++rank) {
-    const float2 v = cluster.map_shared_rank(sums, rank)[i];
+    const float2 v = sums[rank * kOuts + i];
     all.add(v.x);
     all.rest += v.y;
   }
@@ -153,6 +170,26 @@ __device__ void store_row(const HcStepParams& p, int64_t r, int rank, const uint
   }
 }
 
+// Squares of this thread block's part: of a row to the rank that chooses for it, of the collapsed
+// channels (ranks 0 and 1 have them all) to every rank.
+__device__ void send_squares(const cg::cluster_group& cluster, const Layout& at, int rows,
+                             const uint16_t* x, const uint16_t* h, float* squares,
+                             float* h_squares) {
+  const int rank = static_cast<int>(cluster.block_rank()), lane = lane_of();
+  const int count = rows * at.runs;
+  for (int i = warp_of(); i < (rank < 2 ? 2 : 1) * count; i += kThreads / 32) {
+    const bool of_h = i >= count;
+    const int all = of_h ? i - count : i, row = all / at.runs, run = all % at.runs;
+    const float v = run_squares((of_h ? h : x) + all * kRunValues);
+    if (!of_h) {
+      cluster.map_shared_rank(squares, row)[(rank * at.runs + run) * 32 + lane] = v;
+      continue;
+    }
+    const int place = ((row * 2 + rank) * at.runs + run) * 32 + lane;
+    for (int to = 0; to < kRanks; ++to) cluster.map_shared_rank(h_squares, to)[place] = v;
+  }
+}
+
 template <int kRows>
 __global__ void __launch_bounds__(kThreads, 1)
     hc_fused_kernel(HcStepParams p, const float* fn, int cluster_rows) {
@@ -169,37 +206,33 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* sums = reinterpret_cast<float2*>(memory + at.sums);
   auto* inverse = reinterpret_cast<float*>(memory + at.inverse);
   const float* w = fn + int64_t{warp} * kStreams * p.hidden + int64_t{rank} * at.part;
+  WeightGroup weights;
+  weights.load(w, lane_of(), at.part / 4);
   for (int i = lane_of() * 32; i < at.part; i += 32 * 32) prefetch_line(w + i);
   begin_programmatic();
+  cluster.barrier_arrive();  // the others may send here
   for (int r = 0; r < rows; ++r) mix_row(p, first_row + r, rank, x + r * at.part, h + r * at.part);
   __syncthreads();
-  for (int i = warp; i < rows * at.runs * 2; i += kThreads / 32) {
-    const bool of_h = i >= rows * at.runs;
-    const int run = of_h ? i - rows * at.runs : i;  // of all rows
-    const uint16_t* from = (of_h ? h : x) + run * kRunValues;
-    (of_h ? h_squares : squares)[run * 32 + lane_of()] = run_squares(from);
-  }
-  products<kRows>(w, x, at.part, rows, sums + warp);
+  cluster.barrier_wait();
+  send_squares(cluster, at, rows, x, h, squares, h_squares);
+  products<kRows>(w, weights, x, at.part, rows, [&](int r, float2 sum) {
+    cluster.map_shared_rank(sums, r)[rank * kOuts + warp] = sum;
+  });
   cluster.sync();
-  const int runs_of_row = at.runs * 32;
-  if (warp < rows) {
-    const float v =
-        inverse_of(cluster, h_squares + warp * runs_of_row, 2, at.runs, p.hidden, p.norm_eps);
-    if (lane_of() == 0) inverse[warp] = v;
-  }
   // Each row's coefficients by the last warp of another thread block.
   const bool chooses = warp == kThreads / 32 - 1 && rank < rows;
-  float mix = 0;
-  if (chooses)
-    mix = whole_sum(cluster, sums + rank * kOuts) *
-          inverse_of(cluster, squares + rank * runs_of_row, kRanks, at.runs, kStreams * p.hidden,
-                     p.norm_eps);
-  cluster.barrier_arrive();  // all that others hold has been read
+  if (warp < rows) {
+    const float v =
+        inverse_of(h_squares + warp * 2 * at.runs * 32, 2 * at.runs, p.hidden, p.norm_eps);
+    if (lane_of() == 0) inverse[warp] = v;
+  }
   __syncthreads();
-  if (chooses) coefficients(p, first_row + rank, mix);
+  if (chooses)
+    coefficients(
+        p, first_row + rank,
+        whole_sum(sums) * inverse_of(squares, kRanks * at.runs, kStreams * p.hidden, p.norm_eps));
   for (int r = 0; r < rows; ++r)
     store_row(p, first_row + r, rank, x + r * at.part, h + r * at.part, inverse[r]);
-  cluster.barrier_wait();
 }
 
 template <int kRows>

@@ -78,7 +78,8 @@ __device__ inline float run_squares(const uint16_t* values) {
   return sum;
 }
 
-// 3. Coefficients from the mixes, lane i holding the i-th: a warp. comb: lane 4 j + k.
+// 3. Coefficients from the mixes, lane i holding the i-th: a warp. comb: lane 4 j + k. The passes'
+// divisions are within two units of the last place: each pass makes good what the last one left.
 __device__ inline void coefficients(const HcStepParams& p, int64_t r, float mix) {
   constexpr int n = kWideStreams;
   const int lane = lane_of();
@@ -101,7 +102,7 @@ __device__ inline void coefficients(const HcStepParams& p, int64_t r, float mix)
     float v[n];
 #pragma unroll
     for (int i = 0; i < n; ++i) v[i] = __shfl_sync(~0u, value, from + i * step);
-    value /= (((v[0] + v[1]) + v[2]) + v[3]) + p.hc_eps;
+    value = __fdividef(value, (((v[0] + v[1]) + v[2]) + v[3]) + p.hc_eps);
   }
   if (lane < n * n) p.comb_out[r * n * n + lane] = value;
 }
