@@ -197,7 +197,7 @@ cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream, const cha
   // experts should fit one: mean + 3 deviations of a uniform choice.
   const bool wide = major == 9;
   const int rows = prefill_tile_rows(p.rows, p.topk, p.experts);
-  a.entry_rows = !wide || rows <= 32 ? 32 : (rows + 31) / 32 * 32;
+  a.entry_rows = !wide || rows <= 32 ? 32 : rows <= 48 ? 48 : (rows + 31) / 32 * 32;
   if (where != nullptr) *where = "moe_prefill: list and rotation";
   error = launch_moe_prefill_prepare(a, sms, stream);
   if (error == cudaSuccess)

@@ -226,6 +226,8 @@ cudaError_t moe_prefill_wide(const MoePrefillArgs& a, int sms, cudaStream_t stre
   switch (a.entry_rows) {
     case 32:
       return run<32, 8, 8>(a, sms, stream, where);
+    case 48:
+      return run<48, 7, 7>(a, sms, stream, where);
     case 64:
       return run<64, 7, 7>(a, sms, stream, where);
     case 96:
