@@ -118,6 +118,7 @@ void add_jobs(const Exl3DenseParams& p, int first, int rows, int begin, int bits
 
 // Rows that go through the kernels of many rows at once; 0: none.
 int rows_at_once(const Exl3DenseParams& p, int padded_in, int jobs) {
+  if (padded_in / 128 > kExl3ManyBlocksMax) return 0;
   int rows = std::min(p.rows, kExl3WorkspaceRows);
   while (rows > kExl3FewRows && jobs * exl3_many_bytes(rows, padded_in) > p.workspace_bytes)
     rows = (rows - 1) / kExl3ManyTile * kExl3ManyTile;
@@ -142,7 +143,7 @@ cudaError_t run_many(const Exl3DenseParams& p, int begin, const Exl3Gpu& gpu, cu
   for (int first = 0; first < p.rows; first += group) {
     Exl3ManyArgs args;
     add_jobs(p, first, std::min(group, p.rows - first), begin, 0, done, args);
-    args.job_bytes = exl3_many_bytes(args.rows, padded_in);
+    args.parts = exl3_many_workspace(args.rows, padded_in);
     args.workspace = static_cast<uint8_t*>(p.workspace);
     const cudaError_t e = exl3_many(args, bits, gpu, p.cluster, stream);
     if (e != cudaSuccess) return e;

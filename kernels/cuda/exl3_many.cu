@@ -2,7 +2,7 @@
 //
 // A code's byte sum (0 .. 1020) is cut into a low byte and a high one, so that the matrix unit adds
 // bytes: sums of high and low codes times high and low bytes of a row, each exact. A thread block
-// has 128 outputs, its share of the input blocks and 32 or 64 rows; a warp has 16 outputs. Blocks
+// has 128 outputs, its share of the input blocks and 32 rows; a warp has 16 outputs. Blocks
 // of inputs (the rows' bytes and the codes) come through a ring by bulk copies that one warp
 // starts. sm_90a: wgmma, the rows read from shared memory; elsewhere mma.sync with ldmatrix. Bytes:
 // the trellis once per 64 rows, the rows once per 128 outputs (from L2). Instructions a weight:
@@ -22,43 +22,25 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr int kRotateWarps = 8;
+constexpr int kRotateWarps = 16;
+constexpr int R = kExl3ManyTile;
 constexpr int kTileColumns = 2 * kExl3ManyTile;  // of bytes: a row's high ones, then its low ones
 constexpr int kTileBlockBytes = kTileColumns * 128;
 
-__device__ __forceinline__ FixedBlock* blocks_of(const Exl3ManyArgs& a, int job) {
-  const int64_t tiled = (a.rows + kExl3ManyTile - 1) / kExl3ManyTile * kExl3ManyTile;
-  return reinterpret_cast<FixedBlock*>(a.workspace + job * a.job_bytes +
-                                       tiled * 2 * a.plan.blocks * 128);
+// A job's part of the workspace.
+__device__ __forceinline__ uint8_t* space_of(const Exl3ManyArgs& a, int job) {
+  return a.workspace + job * a.parts.bytes;
 }
 
 // Rows to bytes, in the order of the products: of 128 inputs, byte 32 c + 16 s + 4 t + j of a
 // column is input 64 (c / 2) + 16 t + 4 (c % 2) + 2 s + {0, 1, 8, 9}[j]; 16-byte pieces are
 // swizzled by column.
-__global__ void __launch_bounds__(kRotateWarps * 32)
-    exl3_many_rotate_kernel(const __grid_constant__ Exl3ManyArgs a) {
-  const int lane = threadIdx.x & 31, block = blockIdx.x * kRotateWarps + (threadIdx.x >> 5);
-  const int row = blockIdx.y, index = blockIdx.z;
-  allow_next();
-  if (block >= a.plan.blocks) return;
-  const Exl3DenseJob& job = a.job[index];
-  wait_for_previous();
-  float v[4];
-  rotated_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, lane, v);
-  FixedQuant f = fixed_quantise(v);
-#ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
-#pragma unroll
-  for (int i = 0; i < 4; ++i) f.q[i] &= ~3;
-#endif
-  const int column = 2 * (row % kExl3ManyTile);
-  uint8_t* to = a.workspace + index * a.job_bytes +
-                int64_t{row / kExl3ManyTile} * kTileColumns * a.plan.blocks * 128 +
-                int64_t{block} * kTileBlockBytes + column * 128;
+__device__ __forceinline__ void store_bytes(uint8_t* to, int column, int lane, const int (&q)[4]) {
   const int piece = 2 * (2 * (lane >> 4) + (lane & 1));
   const int in_piece = 4 * ((lane >> 2) & 3) + (lane & 2);
 #pragma unroll
   for (int s = 0; s < 2; ++s) {
-    const int q0 = f.q[2 * s], q1 = f.q[2 * s + 1];
+    const int q0 = q[2 * s], q1 = q[2 * s + 1];
     const int high = (((q0 + 128) >> 8) & 0xff) | (((q1 + 128) >> 8) & 0xff) << 8;
     const int low = (q0 & 0xff) | (q1 & 0xff) << 8;
     *reinterpret_cast<uint16_t*>(to + ((piece + s) ^ (column & 7)) * 16 + in_piece) =
@@ -66,7 +48,43 @@ __global__ void __launch_bounds__(kRotateWarps * 32)
     *reinterpret_cast<uint16_t*>(to + 128 + ((piece + s) ^ ((column & 7) + 1)) * 16 + in_piece) =
         static_cast<uint16_t>(low);
   }
-  if (lane == 0) blocks_of(a, index)[int64_t{row} * a.plan.blocks + block] = f.block;
+}
+
+// A thread block a row of one weight.
+__global__ void __launch_bounds__(kRotateWarps * 32)
+    exl3_many_rotate_kernel(const __grid_constant__ Exl3ManyArgs a) {
+  __shared__ FixedBlock kept[kExl3ManyBlocksMax];
+  __shared__ uint32_t top;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int row = blockIdx.x, index = blockIdx.y, tile = row / R, blocks = a.plan.blocks;
+  const Exl3DenseJob& job = a.job[index];
+  uint8_t* space = space_of(a, index);
+  if (threadIdx.x == 0) top = 0;
+  allow_next();
+  __syncthreads();
+  wait_for_previous();
+  for (int block = warp; block < blocks; block += kRotateWarps) {
+    float v[4];
+    rotated_block(job.x + row * job.x_stride, job.in, job.weight.suh, block, lane, v);
+    FixedQuant f = fixed_quantise(v);
+#ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
+    for (int& q : f.q) q &= ~3;
+#endif
+    const int column = 2 * (row % R);
+    store_bytes(space + (int64_t{tile} * blocks + block) * kTileBlockBytes + column * 128, column,
+                lane, f.q);
+    if (lane == 0) {
+      kept[block] = f.block;
+      atomicMax(&top, f.top_bits);
+    }
+  }
+  __syncthreads();
+  const float scale = fixed_row_scale(top), inverse = fixed_inverse(scale);
+  const float one = fixed_power(31 - a.shift);
+  auto* ratios = reinterpret_cast<int2*>(space + a.parts.ratios) + int64_t{tile} * blocks * R;
+  for (int b = threadIdx.x; b < blocks; b += kRotateWarps * 32)
+    ratios[b * R + row % R] = make_int2(fixed_ratio(kept[b].scale, inverse, one), kept[b].center);
+  if (threadIdx.x == 0) reinterpret_cast<float*>(space + a.parts.scales)[row] = scale;
 }
 
 // This thread block's part of the work.
@@ -88,65 +106,36 @@ struct ManyRing {
 };
 
 // One thread: starts the copies of a thread block.
-template <int R>
 struct ManyLoader {
-  const uint8_t* codes;  // of the first block; the second half of the outputs is a strip further
-  const uint8_t* bytes;  // of the rows, likewise; the next 32 are a tile further
-  int64_t strip, tile;
-  uint32_t code_bytes, row_bytes[R / kExl3ManyTile];
+  const uint8_t *codes, *rows, *ratios;  // of the first block
+  int64_t strip;                         // to the second half of the outputs
+  uint32_t code_bytes, row_bytes;
+  uint32_t ratios_place;
 
   __device__ __forceinline__ ManyLoader(const Exl3ManyArgs& a, const ManyPart& p) {
     const Exl3Parts& w = a.job[p.job].weight;
     code_bytes = static_cast<uint32_t>(w.half_bits) * 512;  // 64 outputs by 128 inputs
     strip = int64_t{a.plan.blocks} * code_bytes;
-    tile = int64_t{a.plan.blocks} * kTileBlockBytes;
     codes = static_cast<const uint8_t*>(w.trellis) + 2 * p.column * strip +
             int64_t{p.first_block} * code_bytes;
-    bytes = a.workspace + p.job * a.job_bytes + p.first_row / kExl3ManyTile * tile +
-            int64_t{p.first_block} * kTileBlockBytes;
-#pragma unroll
-    for (int i = 0; i < R / kExl3ManyTile; ++i) {
-      const int rows = min(max(p.rows - i * kExl3ManyTile, 0), kExl3ManyTile);
-      row_bytes[i] = static_cast<uint32_t>((2 * rows + 7) / 8 * 8 * 128);
-    }
+    const int64_t block = int64_t{p.first_row / R} * a.plan.blocks + p.first_block;
+    rows = space_of(a, p.job) + block * kTileBlockBytes;
+    ratios = space_of(a, p.job) + a.parts.ratios + block * (R * 8);
+    row_bytes = static_cast<uint32_t>((2 * p.rows + 7) / 8 * 8 * 128);
+    ratios_place = static_cast<uint32_t>(a.layout.ratios);
   }
   __device__ __forceinline__ void load_codes(const ManyRing& ring, int block, int s) const {
-    uint32_t all = 2 * code_bytes;
-#pragma unroll
-    for (int i = 0; i < R / kExl3ManyTile; ++i) all += row_bytes[i];
-    barrier_expect(ring.full(s), all);
+    barrier_expect(ring.full(s), 2 * code_bytes + row_bytes + R * 8);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      bulk_load(ring.stage(s) + R * 256 + half * code_bytes,
+      bulk_load(ring.stage(s) + kTileBlockBytes + half * code_bytes,
                 codes + half * strip + int64_t{block} * code_bytes, code_bytes, ring.full(s));
   }
   __device__ __forceinline__ void load_rows(const ManyRing& ring, int block, int s) const {
-#pragma unroll
-    for (int i = 0; i < R / kExl3ManyTile; ++i)
-      if (row_bytes[i] > 0)
-        bulk_load(ring.stage(s) + i * kTileBlockBytes,
-                  bytes + i * tile + int64_t{block} * kTileBlockBytes, row_bytes[i], ring.full(s));
+    bulk_load(ring.stage(s), rows + int64_t{block} * kTileBlockBytes, row_bytes, ring.full(s));
+    bulk_load(ring.stage(s) + ratios_place, ratios + int64_t{block} * (R * 8), R * 8, ring.full(s));
   }
 };
-
-// Ratio and center of each row and block of this part, and the rows' scales.
-__device__ __forceinline__ void many_ratios(const Exl3ManyArgs& a, const ManyPart& p, int2* ratios,
-                                            float* scales) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const float one = fixed_power(31 - a.shift);
-  for (int r = warp; r < p.rows; r += kExl3ManyWarps) {
-    const FixedBlock* blocks = blocks_of(a, p.job) + int64_t{p.first_row + r} * a.plan.blocks;
-    uint32_t top = 0;
-    for (int b = lane; b < a.plan.blocks; b += 32) top = max(top, __float_as_uint(blocks[b].scale));
-    const float scale = __uint_as_float(__reduce_max_sync(0xffffffffu, top));
-    const float inverse = fixed_inverse(scale);
-    for (int b = lane; b < p.count; b += 32) {
-      const FixedBlock k = blocks[p.first_block + b];
-      ratios[r * a.plan.cta_blocks + b] = make_int2(fixed_ratio(k.scale, inverse, one), k.center);
-    }
-    if (lane == 0) scales[r] = scale;
-  }
-}
 
 // The operands of half a unit: low and high bytes of the codes' byte sums.
 struct ManyOperand {
@@ -182,7 +171,6 @@ __device__ __forceinline__ void mma_bytes(int* c, const uint32_t (&a)[4], uint32
 
 // Sums of a block for this lane: low and high codes by columns 8 j + 2 t + {0, 1} (high and low
 // bytes of row 4 j + t), [4 j + {0, 1}] of output g, [4 j + {2, 3}] of output g + 8.
-template <int R>
 struct ManySums {
   int low[R], high[R];
 
@@ -230,11 +218,15 @@ struct ManySums {
     (void)x;
 #endif
   }
-  // To the sums in shared memory; ratios: of row t's block, `apart` of them to the next row.
-  __device__ __forceinline__ void drain(const int2* ratios, int apart, int* sums) {
+  // To the sums in shared memory; ratios: shared address of row t's ratio and center.
+  __device__ __forceinline__ void drain(uint32_t ratios, int* sums) {
 #pragma unroll
     for (int j = 0; j < R / 4; ++j) {
-      const int2 k = ratios[4 * j * apart];
+      int2 k;
+      asm volatile("ld.shared.v2.s32 {%0,%1}, [%2];"
+                   : "=r"(k.x), "=r"(k.y)
+                   : "r"(ratios + 32 * j)
+                   : "memory");
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int i = 4 * j + 2 * h;
@@ -246,21 +238,19 @@ struct ManySums {
 };
 
 // All blocks of this part for a warp's 16 outputs.
-template <int K, int R>
+template <int K>
 __device__ __forceinline__ void many_run(const ManyPart& p, const ManyRing& ring,
-                                         const ManyLoader<R>& loader, int warp, int lane,
-                                         const int2* ratios, int apart, int* sums) {
+                                         const ManyLoader& loader, int warp, int lane, int* sums) {
   const int strip = warp >> 2, tile = warp & 3;
   uint32_t code[K];
 #pragma unroll
   for (int j = 0; j < K; ++j) {
     const int mine = tile * K + j;
-    code[j] = static_cast<uint32_t>(R * 256 + strip * (K * 1024) + (mine >> 2) * 512 + lane * 16 +
-                                    (mine & 3) * 4);
+    code[j] = static_cast<uint32_t>(kTileBlockBytes + strip * (K * 1024) + (mine >> 2) * 512 +
+                                    lane * 16 + (mine & 3) * 4);
   }
-  ratios += (lane & 3) * apart;
   sums += (lane & 3) * kExl3SumStride + 16 * warp + (lane >> 2);
-  ManySums<R> acc;
+  ManySums acc;
   ManyOperand x[2];
   int s = 0, refill = 0;  // stages: of this block, of the last
   uint32_t parity = 0, refill_parity = 0;
@@ -298,9 +288,9 @@ __device__ __forceinline__ void many_run(const ManyPart& p, const ManyRing& ring
     }
     acc.template wait<0>(x[0]);
     acc.template wait<0>(x[1]);
+    acc.drain(stage + loader.ratios_place + 8 * (lane & 3), sums);
     __syncwarp();
     if (lane == 0) barrier_arrive(ring.empty(s));
-    acc.drain(ratios + b, apart, sums);
     if (++s == ring.stages) {
       s = 0;
       parity ^= 1;
@@ -315,7 +305,8 @@ __device__ __forceinline__ void many_finish(const Exl3ManyArgs& a, const ManyPar
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, size = a.plan.cluster;
   const Exl3DenseJob& job = a.job[p.job];
   const auto* sums = reinterpret_cast<const int*>(smem + a.layout.sums);
-  const auto* scales = reinterpret_cast<const float*>(smem + a.layout.scales);
+  const auto* scales =
+      reinterpret_cast<const float*>(space_of(a, p.job) + a.parts.scales) + p.first_row;
   const FixedOutput output = fixed_output(a.plan.blocks, a.shift);
   const uint2 svh = __ldg(reinterpret_cast<const uint2*>(job.weight.svh + p.column * 128) + lane);
   const uint32_t parts = shared_place(smem + a.layout.parts);
@@ -346,12 +337,8 @@ __device__ __forceinline__ void many_finish(const Exl3ManyArgs& a, const ManyPar
   }
 }
 
-template <int R>
-__global__ void __launch_bounds__(kExl3ManyThreads, TF_MANY_WGMMA&& R == kExl3ManyTile ? 2 : 1)
+__global__ void __launch_bounds__(kExl3ManyThreads, TF_MANY_WGMMA ? 2 : 1)
     exl3_many_kernel(const __grid_constant__ Exl3ManyArgs a) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
-  if constexpr (R > kExl3ManyTile) return;  // exl3_many_plan: not for GPUs of little shared memory
-#endif
   extern __shared__ __align__(1024) uint8_t smem[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int size = a.plan.cluster, rank = size == 1 ? 0 : static_cast<int>(cluster_rank());
@@ -382,20 +369,17 @@ __global__ void __launch_bounds__(kExl3ManyThreads, TF_MANY_WGMMA&& R == kExl3Ma
   __syncthreads();
   if (size > 1) cluster_begun();
   allow_next();
-  const ManyLoader<R> loader(a, p);
+  const ManyLoader loader(a, p);
   const int ahead = min(ring.stages, p.count);
   if (threadIdx.x == 0)  // codes come before the previous kernel has ended
     for (int b = 0; b < ahead; ++b) loader.load_codes(ring, b, b);
   wait_for_previous();
   if (threadIdx.x == 0)
     for (int b = 0; b < ahead; ++b) loader.load_rows(ring, b, b);
-  auto* ratios = reinterpret_cast<int2*>(smem + a.layout.ratios);
-  many_ratios(a, p, ratios, reinterpret_cast<float*>(smem + a.layout.scales));
-  __syncthreads();
   switch (a.job[p.job].weight.half_bits / 2) {
-#define TF_CASE(K)                                                                \
-  case K:                                                                         \
-    many_run<K, R>(p, ring, loader, warp, lane, ratios, a.plan.cta_blocks, sums); \
+#define TF_CASE(K)                                  \
+  case K:                                           \
+    many_run<K>(p, ring, loader, warp, lane, sums); \
     break;
     TF_CASE(2)
     TF_CASE(3)
@@ -410,14 +394,6 @@ __global__ void __launch_bounds__(kExl3ManyThreads, TF_MANY_WGMMA&& R == kExl3Ma
   many_finish(a, p, rank, smem);
 }
 
-template <int R>
-cudaError_t launch_products(const Exl3ManyArgs& args, cudaLaunchConfig_t& config) {
-  auto* kernel = &exl3_many_kernel<R>;
-  const cudaError_t e =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, args.layout.bytes);
-  return e != cudaSuccess ? e : cudaLaunchKernelEx(&config, kernel, args);
-}
-
 }  // namespace
 
 cudaError_t exl3_many(Exl3ManyArgs& args, int bits, const Exl3Gpu& gpu, int cluster,
@@ -426,7 +402,7 @@ cudaError_t exl3_many(Exl3ManyArgs& args, int bits, const Exl3Gpu& gpu, int clus
   args.columns = args.first_column[args.jobs];
   args.shift = exl3_sum_shift(blocks);
   args.plan = exl3_many_plan(blocks, args.columns, bits, args.rows, gpu, cluster);
-  if (args.plan.stages == 0) return cudaErrorInvalidValue;
+  if (args.plan.stages == 0 || blocks > kExl3ManyBlocksMax) return cudaErrorInvalidValue;
   args.layout = exl3_many_shared(args.plan, bits);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -439,18 +415,22 @@ cudaError_t exl3_many(Exl3ManyArgs& args, int bits, const Exl3Gpu& gpu, int clus
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 1;
-  config.gridDim = dim3(static_cast<unsigned>((blocks + kRotateWarps - 1) / kRotateWarps),
-                        static_cast<unsigned>(args.rows), static_cast<unsigned>(args.jobs));
+  config.gridDim = dim3(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.jobs));
   config.blockDim = dim3(kRotateWarps * 32);
-  const cudaError_t e = cudaLaunchKernelEx(&config, exl3_many_rotate_kernel, args);
+  cudaError_t e = cudaLaunchKernelEx(&config, exl3_many_rotate_kernel, args);
+  if (e == cudaSuccess)
+    e = cudaFuncSetAttribute(exl3_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             args.layout.bytes);
+  if (e == cudaSuccess)
+    e = cudaFuncSetAttribute(exl3_many_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);
   if (e != cudaSuccess) return e;
-  const int tile = args.plan.tile_rows;
   config.numAttrs = args.plan.cluster == 1 ? 1 : 2;
   config.gridDim = dim3(static_cast<unsigned>(args.columns * args.plan.cluster),
-                        static_cast<unsigned>((args.rows + tile - 1) / tile));
+                        static_cast<unsigned>((args.rows + R - 1) / R));
   config.blockDim = dim3(kExl3ManyThreads);
   config.dynamicSmemBytes = static_cast<size_t>(args.layout.bytes);
-  return tile == 64 ? launch_products<64>(args, config) : launch_products<32>(args, config);
+  return cudaLaunchKernelEx(&config, exl3_many_kernel, args);
 }
 
 }  // namespace tensorfold::cuda
