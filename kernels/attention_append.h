@@ -21,6 +21,14 @@ namespace tensorfold {
 
 inline constexpr int kQueryWidthMax = 8192;  // values of a query latent
 
+inline constexpr int kWarmMax = 8;  // pieces of memory of one call
+
+// Memory that the operations after this one read: a device may bring it nearer meanwhile.
+struct WarmPiece {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 struct AttentionAppendParams {
   int rows = 0;
   int slices = 0;
@@ -51,6 +59,8 @@ struct AttentionAppendParams {
   const float* entry_rope = nullptr;  // [rows, rope_dim / 2, 2] at the completed entry's j * ratio
   EntryPool pool;
   int64_t pair_offset = 0;  // floats from a slice's pair_rings to this source's
+  int warms = 0;            // hints, of the window part
+  WarmPiece warm[kWarmMax];
   Workspace workspace;
 };
 

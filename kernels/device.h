@@ -20,7 +20,7 @@ namespace tensorfold {
 
 // Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
 // another version is refused.
-inline constexpr int kDeviceAbiVersion = 7;
+inline constexpr int kDeviceAbiVersion = 8;
 inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
 
 // What a workspace must serve: the largest call of every operation.

@@ -16,6 +16,18 @@ ProjectOutput output(const WeightView& weight, void* y, ValueType type) {
   return o;
 }
 
+// What the layer reads after its attention.
+void warm(const BlockWeights& weights, AttentionAppendParams& p) {
+  const auto add = [&p](const WeightView& w) {
+    const void* data = w.layout == WeightLayout::kExl3 ? w.exl3.trellis : w.data;
+    if (data != nullptr && p.warms < kWarmMax) p.warm[p.warms++] = {data, w.bytes()};
+  };
+  add(weights.moe.hc.fn);
+  add(weights.moe.gate);
+  for (const WeightView& group : weights.attention.wo_a) add(group);
+  add(weights.attention.wo_b);
+}
+
 }  // namespace
 
 Status ForwardModel::attention(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows) {
@@ -33,7 +45,7 @@ Status ForwardModel::attention(const LayerPlan& plan, const BlockWeights& weight
     p.output[p.outputs++] = output(weights.indexer.weights_proj, b_.iw, ValueType::kBf16);
   p.workspace = workspace();
   backend_->project(p, *stream_);
-  append_window(plan, w, rows, plan.drafter);
+  append_window(plan, weights, rows, plan.drafter);
 
   ProjectParams q;
   q.rows = rows.rows;
@@ -83,9 +95,11 @@ AttentionAppendParams ForwardModel::append_params(const RowSet& rows) const {
 
 // stage_only: drafted rows are keys of this pass and leave no trace. The query latents are normed,
 // too.
-void ForwardModel::append_window(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows,
+void ForwardModel::append_window(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows,
                                  bool stage_only) {
+  const AttentionWeights& w = weights.attention;
   AttentionAppendParams p = append_params(rows);
+  warm(weights, p);
   p.ring_offset = plan.ring * cache_->layout().ring_bytes;
   p.kv = b_.kv;
   p.kv_norm = w.kv_norm;

@@ -149,7 +149,7 @@ class ForwardModel final : public Model {
   // forward_attention.cc
   Status attention(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
   AttentionAppendParams append_params(const RowSet& rows) const;
-  void append_window(const LayerPlan& plan, const AttentionWeights& w, RowSet& rows,
+  void append_window(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows,
                      bool stage_only);
   void append_source(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
   void select_entries(const LayerPlan& plan, RowSet& rows);

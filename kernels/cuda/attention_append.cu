@@ -20,7 +20,8 @@ int64_t attention_append_bytes(const WorkspaceShape& s) {
 
 namespace {
 
-constexpr int kWarps = 4;  // rows of a block
+constexpr int kWarps = 4;         // rows of a block
+constexpr int kWarmRowsMax = 64;  // more rows keep the memory busy themselves
 
 __device__ int64_t position_of(const AttentionSlice& s, int64_t r) {
   return s.first_position + (r - s.first_row);
@@ -29,8 +30,8 @@ __device__ int64_t position_of(const AttentionSlice& s, int64_t r) {
 // ---------------------------------------------------------------- window and query part
 // Blocks of one launch by what they do.
 struct Roles {
-  int stage = 0, append = 0, norm = 0;  // blocks of each, in this order
-  int stage_blocks = 1;                 // of a slice
+  int stage = 0, append = 0, norm = 0, warm = 0;  // blocks of each, in this order
+  int stage_blocks = 1;                           // of a slice
 };
 
 // 16 channels of a packed window row as bf16.
@@ -101,11 +102,26 @@ __device__ void norm_row(const AttentionAppendParams& p, int64_t r, float* share
     x[i] = to_bf16(p.q_norm[i] * (row[i] * inverse));
 }
 
+// Into the L2, a thread a run of bytes.
+__device__ void warm_up(const AttentionAppendParams& p) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int64_t kRunBytes = 32 << 10;
+  for (int i = 0; i < p.warms; ++i) {
+    const int64_t bytes = p.warm[i].bytes / 16 * 16;
+    const auto* data = static_cast<const std::byte*>(p.warm[i].data);
+    for (int64_t at = threadIdx.x * kRunBytes; at < bytes; at += kWarps * 32 * kRunBytes)
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data + at),
+                   "r"(static_cast<uint32_t>(min(kRunBytes, bytes - at))));
+  }
+#endif
+}
+
 __global__ void __launch_bounds__(kWarps * 32)
-    append_window_kernel(AttentionAppendParams p, Roles roles) {
+    append_window_kernel(const __grid_constant__ AttentionAppendParams p, Roles roles) {
   extern __shared__ float shared[];
-  begin_programmatic();
   int b = static_cast<int>(blockIdx.x);
+  if (b >= static_cast<int>(gridDim.x) - roles.warm) warm_up(p);  // waits for nobody
+  begin_programmatic();
   if (b < roles.stage) {
     const AttentionSlice& s = p.slice[b / roles.stage_blocks];
     const int h = b % roles.stage_blocks * kWarps + warp_of();
@@ -118,7 +134,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     if (r < p.rows) append_row(p, r, shared + warp_of() * p.head_dim);
     return;
   }
-  norm_row(p, b - roles.append, shared);
+  b -= roles.append;
+  if (b < roles.norm) norm_row(p, b, shared);
 }
 
 // ---------------------------------------------------------------- source part
@@ -235,8 +252,9 @@ void launch_window(const AttentionAppendParams& p, const Roles& roles, const cha
   int64_t floats = kWarps * p.head_dim;
   if (roles.norm > 0) floats = std::max(floats, int64_t{block_sum_floats(p.q_width)} + p.q_width);
   allow_shared(s, append_window_kernel, floats * 4);
-  launch_programmatic(s, append_window_kernel, dim3(roles.stage + roles.append + roles.norm),
-                      kWarps * 32, floats * 4, 1, p, roles);
+  launch_programmatic(s, append_window_kernel,
+                      dim3(roles.stage + roles.append + roles.norm + roles.warm), kWarps * 32,
+                      floats * 4, 1, p, roles);
   s.launched(name, p.rows, p.slices, p.head_dim);
 }
 
@@ -252,6 +270,7 @@ void append_window(const AttentionAppendParams& p, CudaStream& s) {
   }
   if (p.kv != nullptr) roles.append = blocks_of(p.rows, kWarps);
   if (p.qr != nullptr) roles.norm = p.rows;
+  if (p.warms > 0 && p.rows <= kWarmRowsMax && s.warms()) roles.warm = 1;
   launch_window(p, roles, "append_window", s);
 }
 

@@ -281,6 +281,8 @@ BOOST_AUTO_TEST_CASE(appended_rows) {
       p.qr = side(qr);
       p.q_norm = side(q_norm);
       p.q_width = q_width;
+      p.warms = 1;  // nothing but time may come of it
+      p.warm[0] = {side(pool), static_cast<int64_t>(pool.host.size())};
       p.a = scene.ratio == 2 ? static_cast<const void*>(side(a32)) : side(a16);
       p.g = side(g);
       p.latent_norm = side(latent_norm);

@@ -327,6 +327,15 @@ class Step {
     p.qr = b_.qr;
     p.q_norm = w.q_norm;
     p.q_width = kQLora;
+    const MoeWeights& m = rank_.layer[static_cast<size_t>(l)].moe;
+    const auto warm = [&p](const void* data, int64_t bytes) { p.warm[p.warms++] = {data, bytes}; };
+    warm(m.hc.fn.data, m.hc.fn.bytes());
+    warm(m.gate.data, m.gate.bytes());
+    const auto codes = [](const WeightView& v) {
+      return int64_t{v.exl3.padded_in} * v.exl3.padded_out * v.exl3.half_bits / 16;
+    };
+    for (const WeightView& g : w.wo_a) warm(g.exl3.trellis, codes(g));
+    warm(w.wo_b.exl3.trellis, codes(w.wo_b));
     if (on(kAppend, attention_append_cost(p))) cuda::attention_append(p, stream_);
     if (shape.owns_index)
       project(kProject, b_.qr, kQLora, kQLora, nullptr,
