@@ -8,6 +8,13 @@
 
 namespace tensorfold::cuda {
 
+// The begin of the work list.
+inline constexpr int kShortList = 64;
+struct ShortList {
+  MoeEntry entries[kShortList];
+  int32_t slots[kShortList];
+};
+
 struct MoeDecodeArgs {
   MoeDecodeParams p;
   MoeDecodeLayout l;

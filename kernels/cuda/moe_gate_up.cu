@@ -1,10 +1,8 @@
-// Gate and up of the MoE of generated rows, with the work list and the rows'
-// rotation.
+// Gate and up of the MoE of generated rows, with the work list and the rows' rotation.
 //
-// Every thread block builds the list for itself (some microseconds less than a
-// launch of its own) and rotates what its range of units needs. Units: (entry,
-// matrix, chunk of the inputs, column of 128 intermediate outputs). Sums of
-// chunks go to the workspace; moe_down adds them.
+// Every thread block builds the list for itself (some microseconds less than a launch of its own)
+// and rotates what its range of units needs. Units: (entry, matrix, chunk or leaf of the inputs,
+// column of 128 intermediate outputs). Sums go to the workspace; moe_down adds them.
 #include "kernels/cuda/moe_group.cuh"
 #include "kernels/cuda/moe_list.cuh"
 
@@ -13,27 +11,27 @@ namespace {
 
 struct GateJob {
   const MoeDecodeArgs& a;
-  static constexpr bool kFollowed = false;  // sums wait for the next kernel
-  static constexpr int kBatch = 3;
+  bool fine;
+  static constexpr int kBatch = 5;
   struct Raw {
     uint2 x, suh;
   };
 
-  __device__ __forceinline__ const int32_t* slots() const { return a.at<int32_t>(a.l.slots); }
-  __device__ __forceinline__ GroupPhase phase(int64_t at, int64_t end) const {
+  __device__ __forceinline__ int pieces() const { return fine ? a.gate.leaves : a.gate.chunks; }
+  __device__ __forceinline__ GroupPhase phase(const GroupShared& s, int64_t at, int64_t end) const {
     const int columns = a.down.blocks;
     GroupPhase p;
     p.column = static_cast<int>(at % columns);
     p.columns = static_cast<int>(min(int64_t{columns - p.column}, end - at));
     const int rest = static_cast<int>(at / columns);
-    p.chunk = rest % a.gate.chunks;
-    p.matrix = rest / a.gate.chunks % 2;
-    p.number = rest / a.gate.chunks / 2;
-    p.entry = a.at<MoeEntry>(a.l.entries)[p.number];
+    p.piece = rest % pieces();
+    p.matrix = rest / pieces() % 2;
+    p.number = rest / pieces() / 2;
+    p.entry =
+        p.number < kShortList ? s.list.entries[p.number] : a.at<MoeEntry>(a.l.entries)[p.number];
     const MoeExpertExl3& e = a.p.expert[p.entry.expert];
     p.weight = p.matrix == 0 ? e.w1 : e.w3;
-    p.begin = p.chunk * a.gate.chunk_blocks;
-    p.count = min(a.gate.chunk_blocks, a.gate.blocks - p.begin);
+    p.set_piece(a.gate, fine);
     return p;
   }
   __device__ __forceinline__ void load(Raw& r, const GroupPhase& p, int pair, int block,
@@ -60,24 +58,27 @@ struct GateJob {
 #endif
     return q;
   }
-  // Where a rotated word waits before it is spread: word lane of `column` of a
-  // block.
+  // Where a rotated word waits before it is spread: word lane of `column` of a block.
   template <int RG>
   static __device__ __forceinline__ int waiting(int block, int column, int lane) {
     return block * 1024 * RG + ((lane >> 4) * 4 + (lane & 3)) * 32 * RG + column * 4 +
            ((lane >> 2) & 3);
   }
   template <int RG>
-  __device__ __forceinline__ void fill(GroupShared& s, const GroupPhase& p, int sub, int blocks,
-                                       int warp, int lane) const {
+  __device__ __noinline__ void fill(GroupShared& s, const GroupPhase& p, int sub, int blocks,
+                                    int warp, int lane) const {
     const int rows = p.entry.count, tasks = rows * blocks;
+    const auto pair = [&](int row) {
+      const int slot = p.entry.first + row;
+      return slot < kShortList ? s.list.slots[slot] : a.at<int32_t>(a.l.slots)[slot];
+    };
 #pragma unroll 1
     for (int base = warp; base < tasks; base += kGroupWarps * kBatch) {
       Raw raw[kBatch];  // all loads first
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const int task = min(base + kGroupWarps * i, tasks - 1);
-        load(raw[i], p, s.pair[task % rows], p.begin + sub + task / rows, lane);
+        load(raw[i], p, pair(task % rows), p.begin + sub + task / rows, lane);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
@@ -90,7 +91,7 @@ struct GateJob {
         if (lane == 0) s.scale[block * 4 * RG + row] = make_float2(q.scale, q.shift);
       }
     }
-    group_sync();
+    __syncthreads();
     TileWords<RG> word;
 #pragma unroll
     for (int b = 0; b < kTileBlocks / RG; ++b)
@@ -100,27 +101,46 @@ struct GateJob {
         for (int rg = 0; rg < RG; ++rg)
           word[b][u][rg] =
               b < blocks ? s.tile[b * 1024 * RG + (u * 4 + warp) * 32 * RG + rg * 32 + lane] : 0;
-    add_shifts<RG>(s, rows, blocks);
-    group_sync();
+    add_shifts<RG>(s, p, blocks);
+    __syncthreads();
     spread_tile<RG>(s, word, blocks, warp, lane);
   }
-  __device__ __forceinline__ float* sums(const GroupPhase& p, int pair) const {
+  // This lane's place in the sums of a row.
+  __device__ __forceinline__ float* sums(const GroupPhase& p, int row, int column, int warp,
+                                         int lane) const {
+    const int64_t slot = p.entry.first + row;
     return a.at<float>(a.l.parts) +
-           ((int64_t{pair} * 2 + p.matrix) * a.gate.chunks + p.chunk) * a.padded_inter();
+           ((slot * 2 + p.matrix) * pieces() + p.piece) * a.padded_inter() + column * 128 +
+           32 * warp + (lane >> 2);
+  }
+  template <int RG>
+  __device__ __forceinline__ void resume(GroupShared&, const GroupPhase& p, int column, int warp,
+                                         int lane, ColumnSums<RG>& total) const {
+    load_column<RG>(p.entry.count, lane, total,
+                    [&](int row) { return sums(p, row, column, warp, lane); });
+  }
+  template <int RG>
+  __device__ __forceinline__ void keep(GroupShared&, const GroupPhase& p, int column, bool,
+                                       int warp, int lane, const ColumnSums<RG>& total) const {
+    store_column<RG>(p.entry.count, lane, total,
+                     [&](int row) { return sums(p, row, column, warp, lane); });
   }
 };
 
-// Rows that no expert of this rank takes get zeros; the counters of moe_down
-// start at zero.
-__device__ void clear(const MoeDecodeArgs& a, int warp, int lane) {
-  const int thread = (static_cast<int>(blockIdx.x) * kGroupWarps + warp) * 32 + lane;
-  const int threads = static_cast<int>(gridDim.x) * kGroupWarps * 32;
+// Rows that no expert of this rank takes get zeros, and the counters of moe_down begin at zero.
+__device__ void clear(const MoeDecodeArgs& a, const MoeRowList& list, int warp, int lane) {
+  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   auto* counters = a.at<int32_t>(a.l.z_done);
-  for (int64_t i = thread; i < a.l.counters; i += threads) counters[i] = 0;
-  for (int row = thread / 32; row < a.p.rows; row += threads / 32) {
+  for (int64_t i = block * kGroupThreads + 32 * warp + lane; i < a.l.counters;
+       i += blocks * kGroupThreads)
+    counters[i] = 0;
+  const int each = a.p.topk + 1;
+  const bool staged = a.p.rows * each <= kMoeStagedPairs;
+  for (int row = warp * blocks + block; row < a.p.rows; row += blocks * kGroupWarps) {
     bool present = false;
-    if (lane <= a.p.topk)
-      present = a.p.expert[a.expert_of(row * (a.p.topk + 1) + lane)].w1.trellis != nullptr;
+    if (lane < each)
+      present = staged ? list.staged[row * each + lane] >= 0
+                       : a.p.expert[a.expert_of(row * each + lane)].w1.trellis != nullptr;
     if (__any_sync(0xffffffffu, present)) continue;
     for (int n = lane; n < a.p.hidden; n += 32) a.p.y[int64_t{row} * a.p.hidden + n] = 0.0f;
   }
@@ -128,30 +148,27 @@ __device__ void clear(const MoeDecodeArgs& a, int warp, int lane) {
 
 __global__ void __launch_bounds__(kGroupThreads, TF_GROUP_BLOCKS)
     moe_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(16) unsigned char memory[];
   auto& s = *reinterpret_cast<GroupShared*>(memory);
   static_assert(sizeof(MoeRowList) <= sizeof(GroupShared::tile));
   auto& list = *reinterpret_cast<MoeRowList*>(s.tile);
-  group_init(s);
+  const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
+  for (int e = static_cast<int>(threadIdx.x); e <= a.p.experts; e += kGroupThreads)
+    list.count[e] = 0;
   wait_for_previous();
-  build_row_list(a, list, kGroupThreads);
-  __syncthreads();
-  const int entries = list.entries;
+  build_row_list(a, list, s.list, kGroupThreads);
+  clear(a, list, warp, lane);
+  const int4 sizes = make_int4(list.entries, list.slots, 0, list.large);
+  const int columns = 2 * a.down.blocks;  // of an entry
+  const GateJob job{a, fine_pieces(sizes.x, int64_t{sizes.x} * columns * a.gate.chunks)};
+  if (threadIdx.x == 0)
+    *a.at<int4>(a.l.entry_count) = make_int4(sizes.x, sizes.y, job.fine ? 1 : 0, sizes.w);
   __syncthreads();
   __threadfence();
   allow_next();  // the next kernel may read the work list from here on
-  const int units = 2 * a.gate.chunks * a.down.blocks;  // of an entry
-  const GroupRange range(int64_t{entries} * units, a.multiprocessors);
-  const GateJob job{a};
-  const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
-  if (warp < kGroupWarps) {
-    clear(a, warp, lane);
-    group_multiply(s, job, range, warp, lane);
-  } else {
-    CodeCopier<GateJob> copier(s, job, range);
-    while (copier.step(true, lane)) {
-    }
-  }
+  const int64_t each = int64_t{columns} * job.pieces();
+  const GroupRange range(sizes.w * each, sizes.x * each, a.multiprocessors);
+  group_multiply(s, job, range, warp, lane);
 }
 
 }  // namespace
