@@ -138,8 +138,17 @@ int Daemon::open_sockets() {
   return service::kExitOs;
 }
 
+Result<std::unique_ptr<Engine>> Daemon::engine_from(const EngineFactory& factory) {
+  const int64_t idle_s = start_.config.engine_idle_unload_s;
+  if (idle_s == 0) return factory(start_.engine, clock_, log_);
+  TF_ASSIGN_OR_RETURN(
+      auto engine, IdleEngine::create(factory, start_.engine, idle_s * 1'000'000, clock_, log_));
+  idle_ = engine.get();
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
 int Daemon::make_engine(const EngineFactory& factory) {
-  auto engine = factory(start_.engine, clock_, log_);
+  auto engine = engine_from(factory);
   if (!engine.ok()) {
     log_.error("the engine cannot start: " + engine.status().message() + service::kAdviceEngine,
                {{"TF_EVENT", "start_failed"}});
@@ -320,15 +329,23 @@ void Daemon::watch_engine(const EngineStats& stats) {
     return;
   }
   if (waiting) return notifier_.status(waiting_text(stats) + reload_note_);
-  notifier_.status("ready: " + std::to_string(stats.slots_busy) + " running, " +
-                   std::to_string(stats.waiting) + " waiting" + reload_note_);
+  notifier_.status(ready_text(stats) + reload_note_);
+}
+
+std::string Daemon::ready_text(const EngineStats& stats) const {
+  if (idle_ != nullptr && idle_->memory() != IdleEngine::Memory::kLoaded)
+    return "ready: " + stats.state_detail + ", " + std::to_string(stats.waiting) + " waiting";
+  return "ready: " + std::to_string(stats.slots_busy) + " running, " +
+         std::to_string(stats.waiting) + " waiting";
 }
 
 void Daemon::feed_watchdog(const EngineStats& stats) {
   const bool idle = stats.slots_busy == 0 && stats.waiting == 0;
   const bool moved = stats.steps_total != last_steps_;
   last_steps_ = stats.steps_total;
-  notifier_.watchdog(idle || moved || !ready_);
+  // A load makes no steps; how long clients wait for it has a bound of its own.
+  const bool loading = idle_ != nullptr && idle_->memory() == IdleEngine::Memory::kLoading;
+  notifier_.watchdog(idle || moved || loading || !ready_);
 }
 
 void Daemon::begin_drain(const char* why) {

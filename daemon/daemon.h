@@ -16,6 +16,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/socket.h"
 #include "daemon/http/server.h"
+#include "daemon/idle_engine.h"
 #include "daemon/log/journal_log.h"
 #include "daemon/process.h"
 #include "daemon/service/exit_code.h"
@@ -52,12 +53,14 @@ class Daemon final : public control::Commands {
  private:
   int open_sockets();
   int make_engine(const EngineFactory& factory);
+  Result<std::unique_ptr<Engine>> engine_from(const EngineFactory& factory);
   http::ServerHooks api_hooks();
   http::ServerHooks control_hooks();
   void start_signals();
   void on_signal(int number);
   void on_tick();
   void watch_engine(const EngineStats& stats);
+  std::string ready_text(const EngineStats& stats) const;
   void feed_watchdog(const EngineStats& stats);
   void begin_drain(const char* why);
   void end_at_once(const char* why);
@@ -77,6 +80,7 @@ class Daemon final : public control::Commands {
   std::unique_ptr<http::Server> http_, control_http_;
   std::optional<control::ControlSocket> control_socket_;
   std::unique_ptr<Engine> engine_;
+  IdleEngine* idle_ = nullptr;  // the same, if it may unload the model
   std::unique_ptr<api::Api> api_;
   std::unique_ptr<control::Control> control_;
   bool ready_ = false;

@@ -27,6 +27,10 @@ Status check_cluster(const Config& config) {
     return invalid_argument(
         "cluster.world_size is 1, but cluster.role is " + role + "; set the number of ranks",
         "cluster.world_size");
+  if (config.engine_idle_unload_s > 0)
+    return invalid_argument("engine.idle_unload_s is set, but cluster.role is " + role +
+                                "; only a single machine's model can be unloaded",
+                            "engine.idle_unload_s");
   const bool head = role == "head";
   if (head != (config.cluster_rank == 0) || config.cluster_rank >= world)
     return invalid_argument("cluster.rank is " + number(config.cluster_rank) + "; a " + role +

@@ -21,7 +21,7 @@ struct Config {
   int64_t http_max_body_bytes = 0;
   std::string engine_device, engine_prefill, engine_drafts;
   int64_t engine_slots = 0, engine_context = 0, engine_prefill_rows = 0, engine_memory_gib = 0,
-          engine_threads = 0;
+          engine_threads = 0, engine_idle_unload_s = 0;
   int64_t cache_pool_tokens = 0, cache_snapshot_mib = 0, cache_spill_gib = 0;
   std::string cache_spill_dir;
   bool cache_reuse_replies = false;

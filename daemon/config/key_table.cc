@@ -51,6 +51,8 @@ constexpr Key kKeys[] = {
      "Memory that may be used, in GiB; 0: from the machine."},
     {"engine.threads", &C::engine_threads, "0", 0, 1024, "", kRestart,
      "Threads of the CPU engine; 0: one per core."},
+    {"engine.idle_unload_s", &C::engine_idle_unload_s, "0", 0, 31536000, "", kRestart,
+     "Seconds without a request after which the model's memory is given back; 0: never."},
 
     {"cache.pool_tokens", &C::cache_pool_tokens, "0", 0, 1e9, "", kRestart,
      "Positions in the shared cache pool; 0: what fits."},
