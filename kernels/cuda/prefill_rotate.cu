@@ -103,7 +103,26 @@ __global__ void __launch_bounds__(kThreads)
 
 struct MoePromptList {
   int count[kMoeExpertsMax + 1], slot[kMoeExpertsMax + 1], entry[kMoeExpertsMax + 1];
+  bool present[kMoeExpertsMax + 1];
 };
+
+// f(pair, expert) of all pairs whose expert is there, several loads of a thread under way.
+template <typename F>
+__device__ __forceinline__ void each_pair(const MoePrefillArgs& a, const MoePromptList& list, F f) {
+  constexpr int kLoads = 8;
+  const int pairs = a.p.rows * (a.p.topk + 1);
+  for (int base = threadIdx.x; base < pairs; base += kLoads * kListThreads) {
+    int e[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int pair = base + i * kListThreads;
+      e[i] = pair < pairs ? a.expert_of(pair) : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i)
+      if (e[i] >= 0 && list.present[e[i]]) f(base + i * kListThreads, e[i]);
+  }
+}
 
 // Exclusive sums over the experts, by one warp: of their positions (multiples of 8) and entries.
 __device__ __forceinline__ void scan_experts(MoePromptList& list, int experts, int entry_rows,
@@ -164,13 +183,13 @@ __device__ __forceinline__ void write_expert(const MoePrefillArgs& a, const MoeP
 __global__ void __launch_bounds__(kListThreads)
     list_experts_kernel(const __grid_constant__ MoePrefillArgs a) {
   __shared__ MoePromptList list;
-  const int experts = a.p.experts + 1, pairs = a.p.rows * (a.p.topk + 1);
-  for (int e = threadIdx.x; e < experts; e += kListThreads) list.count[e] = 0;
-  __syncthreads();
-  for (int i = threadIdx.x; i < pairs; i += kListThreads) {
-    const int e = a.expert_of(i);
-    if (a.p.expert[e].w1.trellis != nullptr) atomicAdd(&list.count[e], 1);
+  const int experts = a.p.experts + 1;
+  for (int e = threadIdx.x; e < experts; e += kListThreads) {
+    list.count[e] = 0;
+    list.present[e] = a.p.expert[e].w1.trellis != nullptr;
   }
+  __syncthreads();
+  each_pair(a, list, [&](int, int e) { atomicAdd(&list.count[e], 1); });
   __syncthreads();
   if (threadIdx.x < 32)
     scan_experts(list, experts, a.entry_rows, static_cast<int>(threadIdx.x),
@@ -179,11 +198,8 @@ __global__ void __launch_bounds__(kListThreads)
   for (int e = threadIdx.x; e < experts; e += kListThreads) write_expert(a, list, e);
   __syncthreads();
   // The order of an expert's pairs is left to the atomics: no row sees the others.
-  for (int i = threadIdx.x; i < pairs; i += kListThreads) {
-    const int e = a.expert_of(i);
-    if (a.p.expert[e].w1.trellis != nullptr)
-      a.at<int32_t>(a.l.slots)[atomicAdd(&list.slot[e], 1)] = i;
-  }
+  auto* slots = a.at<int32_t>(a.l.slots);
+  each_pair(a, list, [&](int pair, int e) { slots[atomicAdd(&list.slot[e], 1)] = pair; });
 }
 
 // A warp a position and matrix: its row as that expert's gate or up takes it, eight blocks at once.
