@@ -166,6 +166,9 @@ BOOST_AUTO_TEST_CASE(generated_rows_of_many_shapes) {
   // More inputs than shared memory holds of four rows, and of eight.
   check(kGenerated, 10368, 128, 3, 2, true, 11, {1, 4, 9});
   check(kGenerated, 128, 1408, 3, 2, true, 11, {1, 4, 9});
+  // So many entries that chunks stay whole, and single rows whose leaves do not.
+  check(kGenerated, 1408, 128, 90, 6, false, 60, {1, 5, 20});
+  check(kGenerated, 128, 512, 90, 6, false, 60, {1, 5, 20});
 }
 
 // Entries of 32 to 160 rows of an expert give a row the same bits; more entries than thread blocks,
