@@ -13,5 +13,7 @@ void hc_fused(const HcStepParams& p, CudaStream& stream);
 // The same shapes, prompt rows (hc_prompt.cu). Workspace: hc_prompt_bytes.
 void hc_prompt(const HcStepParams& p, CudaStream& stream);
 int64_t hc_prompt_bytes(int rows);
+// Its products with fn (hc_mixes.cu).
+void hc_mixes(const HcStepParams& p, CudaStream& stream);
 
 }  // namespace tensorfold::cuda

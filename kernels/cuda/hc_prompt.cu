@@ -1,9 +1,8 @@
 // Hyper-connections of prompt rows (kernels/hc_step.h): four streams, wide rows.
 //
 // A block a row mixes, taps, collapses and norms, with the row in shared memory; the coefficients'
-// products follow over all rows (dense_fp32.cu), then a warp a row makes the coefficients of them.
+// products follow over all rows (hc_mixes.cu), then a warp a row makes the coefficients of them.
 // Bytes: the streams twice read and once written, y and the result once.
-#include "kernels/cuda/dense.h"
 #include "kernels/cuda/hc_fused.h"
 #include "kernels/cuda/hc_rows.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -94,14 +93,7 @@ void hc_prompt(const HcStepParams& p, CudaStream& s) {
   allow_shared(s, hc_prompt_kernel, bytes);
   launch_programmatic(s, hc_prompt_kernel, dim3(p.rows), kThreads, bytes, 1, p, inverses);
   s.launched("hc_prompt", p.rows, p.hidden, p.hc);
-  DenseProduct m;
-  m.w = p.fn;
-  m.x = p.streams;
-  m.x_stride = int64_t{p.hc} * p.hidden;
-  m.rows = p.rows;
-  m.y = p.mixes;
-  m.y_stride = kWideOuts;
-  dense_fp32(m, s);
+  hc_mixes(p, s);
   launch_programmatic(s, hc_coefficients_kernel, dim3(blocks_of(p.rows, kCoefficientWarps)),
                       kCoefficientWarps * 32, 0, 1, p, inverses);
   s.launched("hc_coefficients", p.rows, p.hc);
