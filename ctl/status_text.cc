@@ -54,6 +54,9 @@ std::string drafts_text(const Json& d) {
   if (const double pauses = status_number_at(d, "totals", "draft_pauses"); pauses > 0)
     out += ", paused " + count(pauses) + " times, now for " +
            count(status_number_at(d, "drafting", "paused")) + " replies";
+  if (const Json* drafting = d.find("drafting"))
+    if (const Json* alarm = drafting->find("alarm"); alarm && alarm->is_bool() && alarm->as_bool())
+      out += "; off: an alarm";
   return out;
 }
 

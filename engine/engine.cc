@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "engine/canary.h"
 #include "engine/cluster_start.h"
 #include "engine/cluster_transport.h"
 #include "engine/drafting_start.h"
@@ -29,6 +30,7 @@ Status load_text(const EngineOptions& options, const ModelConfig& config, Engine
                      std::to_string(config.vocab_size));
   TF_ASSIGN_OR_RETURN(auto vocab, parts.text->vocab_image(config.vocab_size));
   parts.constraints = std::make_shared<ConstraintService>(std::move(vocab));
+  parts.canary = canary_prompt(*parts.text);
   return ok_status();
 }
 

@@ -252,6 +252,8 @@ struct SpillFigures {
   int64_t restored_total = 0;         // prompts that began with what was read
   int64_t restored_tokens_total = 0;  // that they had not to compute
   int64_t damaged_total = 0;          // files dropped
+  int64_t proved_total = 0;           // restored prefixes of which rows were computed anew: equal
+  int64_t untrue_total = 0;           // and not equal: dropped, the prompt was computed
   int64_t errors_total = 0;           // operations that the disk refused
   int64_t missed_total = 0;           // records that were wanted and could not be had
   int64_t not_taken_total = 0;        // offered while there was no room or writing was off
@@ -286,7 +288,11 @@ struct EngineStats {
   uint64_t loops_closed_total = 0;   // replies whose reasoning went round in circles and was closed
   uint64_t loops_ended_total = 0;    // replies that did so outside of reasoning and were cut
   int drafts_paused = 0;             // running sequences for which it is off now
-  uint64_t steps_total = 0;          // moves while the engine makes progress (watchdog)
+  // A fixed prompt that is asked now and then, and what its answers led to (docs/operations.md).
+  uint64_t canaries_total = 0, canaries_wrong_total = 0;
+  uint64_t health_alarms_total = 0, new_starts_total = 0;  // the model was loaded again
+  bool health_alarm = false;                               // nothing is drafted
+  uint64_t steps_total = 0;  // moves while the engine makes progress (watchdog)
   double prefill_seconds_total = 0, decode_seconds_total = 0;
   double decode_tokens_per_second = 0;  // over the last seconds
   double prefill_tokens_per_second = 0;

@@ -99,9 +99,11 @@ class EngineCore final : public Engine {
 
  private:
   void run();
+  bool load_and_serve();
   void show(const EngineParts& parts);
   bool begin(EngineParts& parts);
-  void serve(EngineParts& parts);
+  bool serve(EngineParts& parts);
+  void begin_serving(EngineParts& parts);
   void take_commands(EngineLoop& loop);
   bool stopping() const { return stop_.load(std::memory_order_acquire); }
   bool loaded() const { return loaded_.load(std::memory_order_acquire); }
@@ -115,6 +117,7 @@ class EngineCore final : public Engine {
   const EngineLoader loader_;
   const size_t requests_max_;
   StatsBoard board_;
+  HealthWatch health_;  // the engine thread's; outlives what is loaded
   TicketBook book_;
   BoundedQueue<Submission> commands_;  // prepared requests for the engine thread
   std::atomic<int64_t> pending_{0};    // in commands_: spares the step path its mutex
@@ -164,6 +167,14 @@ Result<RequestId> EngineCore::submit(Request request, std::shared_ptr<RequestSin
 }
 
 void EngineCore::run() {
+  while (load_and_serve()) {
+    // What was loaded is gone; prompt workers and what they have delivered stay.
+    health_.began_anew(clock_.monotonic_us());
+  }
+}
+
+// True: to be done again.
+bool EngineCore::load_and_serve() {
   auto parts = [&]() -> Result<EngineParts> {
     try {
       return loader_(options_, [&](std::string detail) {
@@ -176,12 +187,16 @@ void EngineCore::run() {
   if (!parts.ok()) {  // whoever watches the state says it, once
     board_.failure.store(parts.status().code(), std::memory_order_relaxed);
     board_.set_state(State::kFailed, parts.status().message());
-    return;
+    return false;
   }
   show(*parts);
-  if (!begin(*parts)) return;
-  serve(*parts);
+  if (!begin(*parts)) return false;
+  if (serve(*parts)) {
+    board_.set_state(State::kLoading, "loading again");
+    return true;
+  }
   board_.set_state(State::kStopped, "stopped");
+  return false;
 }
 
 // False: it was stopped meanwhile, or it failed.
@@ -216,27 +231,39 @@ void EngineCore::show(const EngineParts& parts) {
   board_.cache_bytes.store(parts.cache_bytes, kRelaxed);
 }
 
-void EngineCore::serve(EngineParts& parts) {
+// What other threads use of the first load stays with every later one: it is of the same model.
+void EngineCore::begin_serving(EngineParts& parts) {
+  if (loaded()) return;
   info_ = parts.info;
   text_ = parts.text;
-  EngineLoop loop(parts.loop,
-                  {*parts.runner, *parts.text, *parts.depth_policy, clock_, log_, board_});
   const auto deliver = [this](Submission&& s) {
     pending_.fetch_add(1, std::memory_order_release);
     return commands_.try_push(std::move(s));
   };
   pipeline_ = std::make_unique<SubmitPipeline>(parts.text, parts.loop.vocab, parts.capacity, clock_,
                                                requests_max_, deliver, parts.constraints);
-  loop.turn();  // what is on disk is known before the first request
+  health_.set_canary(parts.canary);
   loaded_.store(true, std::memory_order_release);
-  if (!loop.apart()) board_.set_state(State::kReady, "ready");
-  while (!stopping()) {
+}
+
+// True: the model is to be loaded again.
+bool EngineCore::serve(EngineParts& parts) {
+  begin_serving(parts);
+  EngineLoop loop(parts.loop, {*parts.runner, *parts.text, *parts.depth_policy, clock_, log_,
+                               board_, &health_});
+  // What is on disk is known before the first request, and the canary was heard.
+  do {
+    loop.turn();
+  } while (loop.asking_canary() && !stopping());
+  if (!loop.apart() && !loop.failed()) board_.set_state(State::kReady, "ready");
+  while (!stopping() && !health_.begins_anew()) {
     take_commands(loop);
     if (const int flush = flush_.exchange(0, std::memory_order_acq_rel))
       loop.flush_cache(flush == kFlushAll);
     loop.turn();
     if (draining_.load(std::memory_order_acquire)) swap_state(State::kReady, State::kDraining);
   }
+  if (!stopping()) return true;
   // Whoever destroys the engine submits no more. Workers finish first: they may still deliver.
   const Status stopped = unavailable("the server is stopping", "stopping");
   pipeline_.reset();
@@ -244,6 +271,7 @@ void EngineCore::serve(EngineParts& parts) {
   loop.end_all(stopped);
   while (auto submission = commands_.try_pop()) loop.take(std::move(*submission));
   if (well) loop.finish_spilling(kSpillStopUs);
+  return false;
 }
 
 void EngineCore::take_commands(EngineLoop& loop) {

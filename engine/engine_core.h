@@ -31,6 +31,7 @@ struct EngineParts {
   std::unique_ptr<DepthPolicy> depth_policy;
   std::shared_ptr<ConstraintService> constraints;  // null: replies of a given form are refused
   LoopOptions loop;
+  std::vector<TokenId> canary;  // its prompt; empty: none is asked
   Capacity capacity;
   ModelInfo info;
   int64_t weight_bytes = 0;

@@ -51,6 +51,7 @@ SequenceSpec EngineLoop::sequence_spec(const Submission& submission) const {
   spec.background = request.background;
   spec.client = request.label;
   spec.cache_salt = request.cache_salt;
+  spec.cold = spec.request == kCanaryRequest;
   SampleSpec& s = spec.sampling;
   s.seed = p.seed;
   s.choice_index = p.choice_index;
@@ -62,8 +63,8 @@ SequenceSpec EngineLoop::sequence_spec(const Submission& submission) const {
   s.frequency_penalty = static_cast<float>(p.frequency_penalty);
   s.repetition_penalty = static_cast<float>(p.repetition_penalty);
   s.top_logprobs = request.top_logprobs;
-  s.logit_bias = p.logit_bias;
   s.prompt_logprobs = request.prompt_logprobs;
+  s.logit_bias = p.logit_bias;
   return spec;
 }
 
@@ -166,6 +167,8 @@ void EngineLoop::admit() {
       });
       TF_CHECK(at != set_aside_.end());
       (*at)->slot = a.slot;
+      // It may have to compute what it was told it had not to.
+      (*at)->cached_tokens = std::min((*at)->cached_tokens, static_cast<int>(a.cached_positions));
       running_[static_cast<size_t>(a.slot)] = std::move(*at);
       set_aside_.erase(at);
       continue;
@@ -186,10 +189,12 @@ void EngineLoop::begin(Run& run, const Admitted& a) {
   run.admitted_us = parts_.clock.monotonic_us();
   run.cached_tokens = run.filled_told = static_cast<int>(a.cached_positions);
   const auto prompt = run.submission.prompt.ids.size();
-  parts_.board.requests.fetch_add(1, std::memory_order_relaxed);
-  parts_.board.prompt_tokens.fetch_add(prompt, std::memory_order_relaxed);
-  parts_.board.cached_tokens.fetch_add(static_cast<uint64_t>(a.cached_positions),
-                                       std::memory_order_relaxed);
+  if (!internal(run)) {
+    parts_.board.requests.fetch_add(1, std::memory_order_relaxed);
+    parts_.board.prompt_tokens.fetch_add(prompt, std::memory_order_relaxed);
+    parts_.board.cached_tokens.fetch_add(static_cast<uint64_t>(a.cached_positions),
+                                         std::memory_order_relaxed);
+  }
   Ticket& ticket = *run.submission.ticket;
   ticket.sink().on_accepted(ticket.id(), static_cast<int>(prompt), run.cached_tokens);
   // No tokens wanted: only the prompt is filled (commit_fill ends it).
@@ -226,6 +231,10 @@ void EngineLoop::finish(Run& run, const Status& status, FinishReason reason) {
   if (!status.ok() && status.code() == StatusCode::kInternal)
     parts_.log.warning("request " + std::to_string(run.submission.ticket->id()) +
                        " failed: " + status.message());
+  const bool answer = status.ok() && !internal(run) && run.submission.price.reply_tokens > 0;
+  if (parts_.health != nullptr && answer)
+    parts_.health->answered(reason != FinishReason::kToolCalls &&
+                            stats.usage.completion_tokens == stats.usage.reasoning_tokens);
   const auto ticket = run.submission.ticket;
   if (run.slot >= 0) {
     planner_.close(run.slot, status.reason() == kReasonNonFinite);
@@ -276,6 +285,7 @@ bool EngineLoop::turn() {
   } else if (options_.group != nullptr) {
     options_.group->idle();
   }
+  watch_health();
   publish_gauges();
   return work;
 }
@@ -335,19 +345,19 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
     if (!planner_.generating(run->slot)) {
       const int64_t left = planner_.fill_left(run->slot);
       other_rows += static_cast<int32_t>(std::min<int64_t>(left, options_.planner.prefill_rows));
-      const bool first = run->drafting.begin_reply(parts_.depth_policy);
+      const bool first = run->drafting.begin_reply(parts_.depth_policy) && !no_drafts();
       choices.push_back({run->slot, 0, first ? options_.planner.draft_rows : 0});
       continue;
     }
     DepthQuery q;
     q.slot = run->slot;
-    q.available = drafts_usable(*run);
+    q.available = no_drafts() ? 0 : drafts_usable(*run);
     q.confidence = run->last.draft_confidence;
     q.acceptance = &run->drafting.acceptance;
     const auto usable = std::min(q.confidence.size(), static_cast<size_t>(q.available));
     const auto confidence = q.confidence.first(usable);
-    q.drafting =
-        run->drafting.begin_round(parts_.depth_policy, confidence) && run->submission.request.draft;
+    q.drafting = run->drafting.begin_round(parts_.depth_policy, confidence) &&
+                 run->submission.request.draft && !no_drafts();
     run->drafts_ready = planner_.drafts_ready(run->slot);
     queries.push_back(q);
     runs.push_back(run.get());
@@ -355,7 +365,8 @@ std::vector<DraftChoice> EngineLoop::choose_drafts() {
   other_rows = std::min(other_rows, options_.planner.prefill_rows);
   const std::vector<int32_t> depths = parts_.depth_policy.choose(queries, other_rows);
   for (size_t i = 0; i < runs.size(); ++i) {
-    const int32_t propose = runs[i]->drafting.proposing ? options_.planner.draft_rows : 0;
+    const bool proposing = runs[i]->drafting.proposing && !no_drafts();
+    const int32_t propose = proposing ? options_.planner.draft_rows : 0;
     choices.push_back({queries[i].slot, depths[i], propose});
   }
   return choices;

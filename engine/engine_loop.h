@@ -15,10 +15,12 @@
 #include "engine/base/log_sink.h"
 #include "engine/cache/prefix_index.h"
 #include "engine/cache/spill/spilled_index.h"
+#include "engine/canary.h"
 #include "engine/draft/depth_policy.h"
 #include "engine/draft/draft_pause_log.h"
 #include "engine/draft/sequence_drafting.h"
 #include "engine/group/group_life.h"
+#include "engine/health_watch.h"
 #include "engine/mask_desk.h"
 #include "engine/reply_state.h"
 #include "engine/sched/planner.h"
@@ -35,6 +37,7 @@ struct LoopParts {
   const Clock& clock;
   LogSink& log;
   StatsBoard& board;
+  HealthWatch* health = nullptr;  // nullptr: nobody watches
 };
 
 struct LoopOptions {
@@ -58,6 +61,7 @@ class EngineLoop {
   // Ends every request. Afterwards, or once failed(), take() refuses with `status`.
   void end_all(const Status& status);
   bool failed() const { return !broken_.ok(); }
+  bool asking_canary() const { return canary_ != nullptr; }
   bool apart() const { return !lost_.ok(); }          // a rank is lost, its return is waited for
   bool reading() const { return !reading_.empty(); }  // prefixes, from disk
   // For the stop, behind end_all(): writes what the disk has not yet, at most `wait_us`.
@@ -79,11 +83,11 @@ class EngineLoop {
     int cached_tokens = 0;
     int rounds = 0;
     int filled_told = 0;  // prompt tokens that on_progress has told of
+    int scored_told = 0;  // and on_prompt_logprobs
     int64_t admitted_us = 0;
     int64_t first_token_us = 0;
   };
 
-    int scored_told = 0;  // and on_prompt_logprobs
   void let_go();
   void queue_read();
   void unqueue(uint64_t request);
@@ -98,11 +102,11 @@ class EngineLoop {
   void fill_masks(StepPlan& plan) const;
   void commit(const StepPlan& plan, const std::vector<SampledTokens>& results, int64_t step_us);
   void commit_fill(Run& run, const Slice& slice);
+  static void publish_scores(Run& run, const Slice& slice, const SampledTokens* result);
   void commit_sample(Run& run, const SampleSpec& sample, const SampledTokens& result);
   static void note_forced(Run& run, TokenId id);
   void note_loop(const Run& run, bool ended);
   void fail_sample(Run& run, const SampledTokens& result);
-  static void publish_scores(Run& run, const Slice& slice, const SampledTokens* result);
   void learn_drafting(Run& run, const SampleSpec& sample, const SampledTokens& result);
   void publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result);
   void finish(Run& run, const Status& status, FinishReason reason);
@@ -117,6 +121,14 @@ class EngineLoop {
   void watch_leaving();
   void end_requests(const Status& status);
   SequenceSpec sequence_spec(const Submission& submission) const;
+  // engine_loop_health.cc
+  static bool internal(const Run& run);
+  bool no_drafts() const { return parts_.health != nullptr && parts_.health->alarm(); }
+  void ask_canary();
+  void hear_canary();
+  void watch_health();
+  void leave_for_new_start();
+  void publish_health();
 
   const LoopOptions options_;
   const LoopParts parts_;
@@ -130,6 +142,8 @@ class EngineLoop {
   std::vector<SampledTokens> results_;
   MaskDesk masks_;
   DraftPauseLog pause_log_;
+  TicketBook canary_book_;
+  std::shared_ptr<CanarySink> canary_;  // while it is asked
   Status broken_;
   Status lost_;        // why requests are refused while a rank is lost
   bool held_ = false;  // nothing new is begun: a rank is being stopped

@@ -71,9 +71,11 @@ void EngineLoop::commit_sample(Run& run, const SampleSpec& sample, const Sampled
   const std::vector<TokenId>& accepted = result.accepted;
   const auto right = static_cast<int32_t>(accepted.size()) - 1;
   learn_drafting(run, sample, result);
-  parts_.board.drafted.fetch_add(static_cast<uint64_t>(sample.verify_rows - 1),
-                                 std::memory_order_relaxed);
-  parts_.board.accepted.fetch_add(static_cast<uint64_t>(right), std::memory_order_relaxed);
+  if (!internal(run)) {
+    parts_.board.drafted.fetch_add(static_cast<uint64_t>(sample.verify_rows - 1),
+                                   std::memory_order_relaxed);
+    parts_.board.accepted.fetch_add(static_cast<uint64_t>(right), std::memory_order_relaxed);
+  }
   planner_.advance(run.slot, accepted, static_cast<int32_t>(result.drafts.size()));
   run.last = result;
   if (run.first_token_us == 0) run.first_token_us = parts_.clock.monotonic_us();
@@ -142,6 +144,8 @@ void EngineLoop::learn_drafting(Run& run, const SampleSpec& sample, const Sample
   const bool paused =
       run.drafting.end_round(std::span(run.last.drafts).first(ready), run.last.draft_confidence,
                              own, accepted, parts_.depth_policy);
+  if (parts_.health != nullptr)
+    parts_.health->drafts(parts_.clock.monotonic_us(), run.drafting.outcomes, run.drafting.right);
   if (!paused) return;
   parts_.board.draft_pauses.fetch_add(1, std::memory_order_relaxed);
   pause_log_.note(run.submission.ticket->id(), run.drafting, parts_.clock.monotonic_us(),
@@ -149,7 +153,8 @@ void EngineLoop::learn_drafting(Run& run, const SampleSpec& sample, const Sample
 }
 
 void EngineLoop::publish(Run& run, std::span<const TokenId> tokens, const SampledTokens& result) {
-  parts_.board.completion_tokens.fetch_add(tokens.size(), std::memory_order_relaxed);
+  if (!internal(run))
+    parts_.board.completion_tokens.fetch_add(tokens.size(), std::memory_order_relaxed);
   std::vector<TokenLogprob> logprobs;
   if (run.submission.request.top_logprobs >= 0) {
     for (size_t i = 0; i < tokens.size(); ++i) {

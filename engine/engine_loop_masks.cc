@@ -31,7 +31,7 @@ bool EngineLoop::ready_masks(std::vector<DraftChoice>& choices) {
 
 bool EngineLoop::ready_masks(Run& run, DraftChoice& choice, bool generating) {
   DraftPath path;
-  if (generating && run.submission.request.draft) {
+  if (generating && run.submission.request.draft && !no_drafts()) {
     path.most = static_cast<int32_t>(
         std::min({planner_.reply_left(run.slot) - 1, int64_t{run.reply.drafts_allowed()},
                   int64_t{options_.planner.draft_rows}}));

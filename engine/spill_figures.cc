@@ -18,6 +18,8 @@ SpillFigures spill_figures(const CacheTier* tier, const SpilledStats& index) {
   out.restored_total = static_cast<int64_t>(index.restored);
   out.restored_tokens_total = static_cast<int64_t>(index.restored_positions);
   out.damaged_total = f.damaged;
+  out.proved_total = f.proved;
+  out.untrue_total = f.untrue;
   out.errors_total = f.errors;
   out.missed_total = f.missed;
   out.not_taken_total = f.not_taken;

@@ -61,6 +61,8 @@ constexpr int64_t SpillFigures::*kSpillFields[] = {
     &SpillFigures::restored_total,
     &SpillFigures::restored_tokens_total,
     &SpillFigures::damaged_total,
+    &SpillFigures::proved_total,
+    &SpillFigures::untrue_total,
     &SpillFigures::errors_total,
     &SpillFigures::missed_total,
     &SpillFigures::not_taken_total,
@@ -123,6 +125,11 @@ EngineStats StatsBoard::snapshot(const Clock& clock) const {
   s.loops_closed_total = loops_closed.load(kRelaxed);
   s.loops_ended_total = loops_ended.load(kRelaxed);
   s.drafts_paused = drafts_paused.load(kRelaxed);
+  s.canaries_total = canaries.load(kRelaxed);
+  s.canaries_wrong_total = canaries_wrong.load(kRelaxed);
+  s.health_alarms_total = health_alarms.load(kRelaxed);
+  s.new_starts_total = new_starts.load(kRelaxed);
+  s.health_alarm = health_alarm.load(kRelaxed);
   s.steps_total = steps.load(kRelaxed);
   s.prefill_seconds_total = static_cast<double>(prefill_us.load(kRelaxed)) / kSecondUs;
   s.decode_seconds_total = static_cast<double>(decode_us.load(kRelaxed)) / kSecondUs;

@@ -40,7 +40,7 @@ class SpillBoard {
   SpillFigures load() const;
 
  private:
-  std::array<std::atomic<int64_t>, 15> fields_{};
+  std::array<std::atomic<int64_t>, 17> fields_{};
 };
 
 // ClusterStats, written and read under a mutex, a few times a second.
@@ -76,6 +76,8 @@ struct StatsBoard {
   std::atomic<uint64_t> forced_drafted{0}, forced_accepted{0}, masks_put_off{0};
   std::atomic<uint64_t> loops_closed{0}, loops_ended{0};
   std::atomic<uint64_t> preemptions{0};
+  std::atomic<uint64_t> canaries{0}, canaries_wrong{0}, health_alarms{0}, new_starts{0};
+  std::atomic<bool> health_alarm{false};
   std::atomic<int> drafts_paused{0};
   std::atomic<int64_t> prefill_us{0}, decode_us{0};
   RateWindow prefill, decode;

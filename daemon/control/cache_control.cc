@@ -17,6 +17,7 @@ void write_spill(const SpillFigures& f, api::JsonOut& json) {
   json.key("read_bytes").number(f.read_bytes_total).key("read_us").number(f.read_us_total);
   json.key("restored").number(f.restored_total);
   json.key("restored_tokens").number(f.restored_tokens_total);
+  json.key("proved").number(f.proved_total).key("untrue").number(f.untrue_total);
   json.key("damaged").number(f.damaged_total).key("errors").number(f.errors_total);
   json.key("missed").number(f.missed_total).key("not_taken").number(f.not_taken_total);
   json.key("times_off").number(f.times_off_total).close_object();

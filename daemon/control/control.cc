@@ -83,7 +83,8 @@ void put_load(api::JsonOut& json, const EngineStats& stats, int64_t queue_reques
   json.close_object();
   json.key("queue").open_object().key("waiting").number(stats.waiting);
   json.key("limit").number(queue_requests).close_object();
-  json.key("drafting").open_object().key("paused").number(stats.drafts_paused).close_object();
+  json.key("drafting").open_object().key("paused").number(stats.drafts_paused);
+  json.key("alarm").boolean(stats.health_alarm).close_object();
   json.key("rates").open_object();
   json.key("decode_tokens_per_second").number(stats.decode_tokens_per_second);
   json.key("prefill_tokens_per_second").number(stats.prefill_tokens_per_second).close_object();
@@ -107,6 +108,10 @@ void put_totals(api::JsonOut& json, const EngineStats& stats) {
   json.key("forced_accepted").number(stats.forced_accepted_total);
   json.key("masks_put_off").number(stats.masks_put_off_total);
   json.key("loops_closed").number(stats.loops_closed_total);
+  json.key("canaries").number(stats.canaries_total);
+  json.key("canaries_wrong").number(stats.canaries_wrong_total);
+  json.key("health_alarms").number(stats.health_alarms_total);
+  json.key("new_starts").number(stats.new_starts_total);
   json.key("loops_ended").number(stats.loops_ended_total);
   json.key("prefill_seconds").number(stats.prefill_seconds_total);
   json.key("decode_seconds").number(stats.decode_seconds_total).close_object();

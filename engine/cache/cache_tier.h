@@ -13,6 +13,9 @@
 //         kFillBlock / kFillSnapshot for what is ready; fill() copies out of host memory.
 //   away  A sequence failed, and what it left must not serve: kForget for each record. forget()
 //         deletes it and what stands on it; one that is still being written goes when it is.
+//   proof What came from disk is computed anew for a few rows: kCompareBlock / kCompareRings.
+//         compared() is told what came of it, drops what is not equal, and says so in
+//         take_events().
 // So nothing on the step path ever waits for the disk. A record that is missing on one rank must be
 // missing on all: with several ranks the head asks them before it plans the fill.
 //
@@ -48,6 +51,8 @@ struct TierEvent {
     kStored = 0,  // durable: may be read back
     kGone = 1,    // deleted, expired or unreadable
     kFound = 2,   // from the headers of an earlier run (fingerprint is set)
+    kProved = 3,  // rows computed anew were equal to the record's
+    kUntrue = 4,  // they were not
   };
   Kind kind = Kind::kStored;
   CacheNote note;
@@ -62,6 +67,8 @@ struct TierFigures {
   int64_t files = 0, records = 0, bytes = 0, bytes_max = 0;
   int64_t written_bytes = 0, read_bytes = 0, read_us = 0;
   int64_t damaged = 0;    // files dropped
+  int64_t proved = 0;     // restored records whose rows were computed anew and equal
+  int64_t untrue = 0;     // and not equal: dropped
   int64_t errors = 0;     // operations that the disk refused
   int64_t missed = 0;     // records that were wanted and could not be had
   int64_t not_taken = 0;  // offered while there was no room or the tier was off
@@ -86,6 +93,8 @@ class CacheTier {
   virtual const CacheRecord* record(const BlockDigest& name, CacheNote::Kind kind) const = 0;
   virtual void unstage(const BlockDigest& name, CacheNote::Kind kind) = 0;
   virtual void forget(const CacheNote& note) = 0;  // whether it is there or not; kGone follows
+  // Rows that the record `note` (of rings) brought were computed anew; kProved or kUntrue follows.
+  virtual void compared(const CacheNote& /*note*/, bool /*equal*/) {}
   virtual std::vector<TierEvent> take_events() = 0;
   // For the stop, off the step path: waits until what was taken is on disk, at most `wait_us`.
   virtual void settle(int64_t /*wait_us*/) {}

@@ -43,7 +43,8 @@ void PrefixIndex::open(SlotId slot, const PrefixQuery& query, const PrefixMatch&
   l.resumed = l.last_kept = match.positions;
   l.images.assign(query.images.begin(), query.images.end());
   l.prompt_tokens = query.prompt_tokens;
-  ++counts_.lookups;
+  l.keeps = !query.cold;
+  if (!query.cold) ++counts_.lookups;
   const int64_t whole = match.positions / kBlockPositions * kBlockPositions;
   PrefixSnapshot* from = nullptr;
   if (match.positions == 0) {
@@ -221,6 +222,16 @@ bool PrefixIndex::enter(PrefixSnapshot& made, std::span<const BlockId> blocks, B
   units_used_ += made.full ? options_.full_units : 1;
   tree_.add(made, blocks, ledger);
   return true;
+}
+
+void PrefixIndex::drop_restored(BlockLedger& ledger, CacheCommands& out) {
+  auto& by_age = tree_.by_age();
+  for (auto at = by_age.begin(); at != by_age.end();) {
+    PrefixSnapshot* s = &*at++;
+    if (s->maker != 0) continue;
+    drop(s, ledger, out);
+    ++counts_.spoiled;
+  }
 }
 
 void PrefixIndex::drop(PrefixSnapshot* s, BlockLedger& ledger, CacheCommands& out) {

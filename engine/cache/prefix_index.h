@@ -82,6 +82,7 @@ class PrefixIndex : public CacheIndex {
   PrefixTree& tree() { return tree_; }
   const PrefixTree& tree() const { return tree_; }
   bool make_room(bool full, BlockLedger& ledger, CacheCommands& out);
+  void drop_restored(BlockLedger& ledger, CacheCommands& out);  // what came from disk
   bool enter(PrefixSnapshot& made, std::span<const BlockId> blocks, BlockLedger& ledger,
              CacheCommands& out);
 

@@ -129,7 +129,7 @@ PrefixIndex::Walk PrefixIndex::walk(const PrefixQuery& query) {
 }
 
 PrefixMatch PrefixIndex::match(const PrefixQuery& query) {
-  const Walk found = walk(query);
+  const Walk found = query.cold ? Walk{} : walk(query);
   last_common_ = found.common;
   PrefixMatch match;
   if (found.best == nullptr) return match;

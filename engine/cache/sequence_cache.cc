@@ -38,6 +38,10 @@ const char* command_name(CacheCommand::Kind kind) {
       return "stage";
     case CacheCommand::Kind::kForget:
       return "forget";
+    case CacheCommand::Kind::kCompareBlock:
+      return "compare block";
+    case CacheCommand::Kind::kCompareRings:
+      return "compare rings";
   }
   return "unknown command";
 }
@@ -78,7 +82,8 @@ Status SequenceCache::apply(const CacheCommand& c, std::span<const CacheNote> no
   if (c.kind == Kind::kOpenSlot) return open_slot(c.slot);
   if (c.kind == Kind::kDropSnapshot) return snapshots_.drop(c.value);
   if (c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock || c.kind == Kind::kSpillSnapshot ||
-      c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage || c.kind == Kind::kForget) {
+      c.kind == Kind::kFillSnapshot || c.kind == Kind::kStage || c.kind == Kind::kForget ||
+      c.kind == Kind::kCompareBlock || c.kind == Kind::kCompareRings) {
     if (tier_ == nullptr) return unsupported(where + ": this engine keeps no blocks on disk");
     if (c.value < 0 || static_cast<size_t>(c.value) >= notes.size())
       return invalid_argument(where + ": there is no note " + std::to_string(c.value));
@@ -178,6 +183,7 @@ Status SequenceCache::use_tier(const CacheCommand& c, const CacheNote& note) {
     c.kind == Kind::kStage ? tier_->stage(note) : tier_->forget(note);
     return ok_status();
   }
+  if (c.kind == Kind::kCompareBlock || c.kind == Kind::kCompareRings) return compare(c, note);
   const bool of_block = c.kind == Kind::kSpillBlock || c.kind == Kind::kFillBlock;
   if (of_block && !pool_.valid(c.block))
     return invalid_argument("there is no block " + std::to_string(c.block));
@@ -193,6 +199,26 @@ Status SequenceCache::use_tier(const CacheCommand& c, const CacheNote& note) {
                                  : snapshots_.import_record(layout_, c.block, record->bytes);
   tier_->unstage(note.name, note.kind);
   return status;
+}
+
+// Bytes of blocks and rings that rows do not reach are equal because they were copied.
+Status SequenceCache::compare(const CacheCommand& c, const CacheNote& note) {
+  const SequenceState* state = find(c.slot);
+  if (state == nullptr) return invalid_argument("the slot is not open");
+  if (c.kind == CacheCommand::Kind::kCompareRings) {
+    TF_ASSIGN_OR_RETURN(const bool equal, snapshots_.equal(layout_, c.block, *state, rings()));
+    tier_->compared(note, equal && block_equal_);
+    block_equal_ = true;
+    return ok_status();
+  }
+  if (state->blocks().empty() || !pool_.valid(c.block))
+    return invalid_argument("there are no such blocks");
+  const int64_t bytes = layout_.block_bytes;
+  record_.resize(static_cast<size_t>(bytes));
+  TF_RETURN_IF_ERROR(rings().save(staging_.data(), pool_.bytes(state->blocks().back()), bytes));
+  TF_RETURN_IF_ERROR(rings().save(record_.data(), pool_.bytes(c.block), bytes));
+  block_equal_ = staging_ == record_;
+  return ok_status();
 }
 
 Status SequenceCache::spill_block(BlockId block, const CacheNote& note) {

@@ -53,6 +53,7 @@ class SequenceCache {
   Status snapshot(SequenceState& state, bool encoder_only, int64_t number);
   Status restore(SequenceState& state, int64_t number, int64_t cut);
   Status use_tier(const CacheCommand& command, const CacheNote& note);
+  Status compare(const CacheCommand& command, const CacheNote& note);
   Status spill_block(BlockId block, const CacheNote& note);
   Status fill_block(BlockId block, const CacheRecord& record);
 
@@ -65,6 +66,7 @@ class SequenceCache {
   CacheTier* tier_ = nullptr;
   std::vector<std::byte> staging_;  // one block
   std::vector<std::byte> record_;   // one snapshot
+  bool block_equal_ = true;         // by the last kCompareBlock
 };
 
 }  // namespace tensorfold

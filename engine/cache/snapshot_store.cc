@@ -146,6 +146,33 @@ Status SnapshotStore::restore(const CacheLayout& layout, int64_t number, int64_t
   return get(state.rings_.get() + encoder, encoder + pair_bytes(layout), whole - encoder);
 }
 
+Result<bool> SnapshotStore::equal(const CacheLayout& layout, int64_t number,
+                                  const SequenceState& state, const RingCopies& copies) const {
+  const auto found = snapshots_.find(number);
+  if (found == snapshots_.end()) return unknown(number);
+  const Snapshot& s = found->second;
+  if (s.encoder_only)
+    return invalid_argument("snapshot " + std::to_string(number) + " has the encoder's rings only");
+  std::vector<uint8_t> piece(static_cast<size_t>(unit_bytes_));
+  bool same = true;
+  const auto compare = [&](const void* from, int64_t first, int64_t bytes) {
+    const auto* at = static_cast<const uint8_t*>(from);
+    return for_pieces(unit_bytes_, first, bytes, [&](size_t i, int64_t offset, int64_t n) {
+      TF_RETURN_IF_ERROR(copies.save(piece.data(), at, n));
+      same =
+          same && std::memcmp(piece.data(), unit(s.units[i]) + offset, static_cast<size_t>(n)) == 0;
+      at += n;
+      return ok_status();
+    });
+  };
+  const int64_t encoder = layout.decoder_start * layout.ring_bytes;
+  TF_RETURN_IF_ERROR(compare(state.rings_.get(), 0, encoder));
+  TF_RETURN_IF_ERROR(compare(state.pairs_.get(), encoder, pair_bytes(layout)));
+  TF_RETURN_IF_ERROR(compare(state.rings_.get() + encoder, encoder + pair_bytes(layout),
+                             layout.rings() * layout.ring_bytes - encoder));
+  return same;
+}
+
 Status SnapshotStore::drop(int64_t number) {
   const auto found = snapshots_.find(number);
   if (found == snapshots_.end()) return unknown(number);

@@ -40,6 +40,9 @@ class SnapshotStore {
   // Everything of `state` but its ids and blocks, as it was `cut` positions before the snapshot.
   Status restore(const CacheLayout& layout, int64_t number, int64_t cut, SequenceState& state,
                  const RingCopies& copies = {}) const;
+  // Whether the rings of `state` have the bytes of the full snapshot `number`.
+  Result<bool> equal(const CacheLayout& layout, int64_t number, const SequenceState& state,
+                     const RingCopies& copies = {}) const;
   Status drop(int64_t number);
   int64_t bytes() const { return units_used() * unit_bytes_; }  // in use
 

@@ -42,6 +42,7 @@ void GroupTier::apart() {
   const Keys told = std::exchange(told_, {});
   for (const RecordKey& key : told) tell_gone(key);
   for (Worker& w : workers_) w = {};
+  proved_.clear();
   dropped_.clear();
 }
 
@@ -72,6 +73,7 @@ void GroupTier::take_news(int rank, const News& news) {
     if (before) tell_gone(key);
   }
   for (const News::Staged& s : news.staged) worker.staged[s.key] = s.ready;
+  for (const News::Staged& s : news.compared) worker.compared[s.key] = s.ready;
   if (news.last) worker.told_all = true;
   if (!before && all_told()) compare_all();
 }
@@ -79,6 +81,10 @@ void GroupTier::take_news(int rank, const News& news) {
 void GroupTier::note_plan(const StepPlan& plan) {
   using Kind = CacheCommand::Kind;
   for (const CacheCommand& c : plan.commands) {
+    if (c.kind == Kind::kCompareRings) {
+      const RecordKey compared = key_of(plan.notes[static_cast<size_t>(c.value)]);
+      for (Worker& w : workers_) w.compared.erase(compared);
+    }
     const bool filled = c.kind == Kind::kFillBlock || c.kind == Kind::kFillSnapshot;
     if (c.kind != Kind::kStage && !filled) continue;
     const RecordKey key = key_of(plan.notes[static_cast<size_t>(c.value)]);
@@ -121,6 +127,15 @@ void GroupTier::unstage(const BlockDigest& name, CacheNote::Kind kind) {
 std::vector<TierEvent> GroupTier::take_events() {
   for (TierEvent& event : own_.take_events()) {
     const RecordKey key = key_of(event.note);
+    if (event.kind == TierEvent::Kind::kUntrue) {
+      events_.push_back(std::move(event));
+      continue;
+    }
+    if (event.kind == TierEvent::Kind::kProved) {
+      std::erase_if(proved_, [&](const CacheNote& n) { return key_of(n) == key; });
+      proved_.push_back(std::move(event.note));
+      continue;
+    }
     if (event.kind == TierEvent::Kind::kGone) {
       tell_gone(key);
       have_.erase(key);
@@ -129,7 +144,25 @@ std::vector<TierEvent> GroupTier::take_events() {
     const TierEvent& kept = have_.insert_or_assign(key, std::move(event)).first->second;
     if (all_told() && everywhere(key)) tell(kept);
   }
+  tell_verdicts();
   return std::exchange(events_, {});
+}
+
+// True when it is so on every rank.
+void GroupTier::tell_verdicts() {
+  std::erase_if(proved_, [&](const CacheNote& note) {
+    bool all = true;
+    bool none_against = true;
+    for (const Worker& w : workers_) {
+      const auto at = w.compared.find(key_of(note));
+      all = all && at != w.compared.end();
+      none_against = none_against && (at == w.compared.end() || at->second);
+    }
+    if (!all && none_against) return false;
+    const auto kind = none_against ? TierEvent::Kind::kProved : TierEvent::Kind::kUntrue;
+    events_.push_back({kind, note, 0, 0});
+    return true;
+  });
 }
 
 void GroupTier::flush() {

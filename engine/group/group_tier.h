@@ -39,6 +39,7 @@ class GroupTier final : public CacheTier {
   }
   void unstage(const BlockDigest& name, CacheNote::Kind kind) override;
   void forget(const CacheNote& note) override { own_.forget(note); }
+  void compared(const CacheNote& note, bool equal) override { own_.compared(note, equal); }
   std::vector<TierEvent> take_events() override;
   void settle(int64_t wait_us) override { own_.settle(wait_us); }
   void flush() override;
@@ -48,7 +49,8 @@ class GroupTier final : public CacheTier {
   using Keys = std::unordered_set<RecordKey, RecordKeyHash>;
   struct Worker {
     Keys there;
-    std::unordered_map<RecordKey, bool, RecordKeyHash> staged;  // answers: ready or not
+    std::unordered_map<RecordKey, bool, RecordKeyHash> staged;    // answers: ready or not
+    std::unordered_map<RecordKey, bool, RecordKeyHash> compared;  // answers: equal or not
     bool told_all = false;
     bool accepts = false;
   };
@@ -57,12 +59,14 @@ class GroupTier final : public CacheTier {
   void tell(const TierEvent& event);
   void tell_gone(const RecordKey& key);
   void compare_all();
+  void tell_verdicts();
 
   CacheTier& own_;
   std::vector<Worker> workers_;                                   // ranks 1..
   std::unordered_map<RecordKey, TierEvent, RecordKeyHash> have_;  // by the head's own tier
   Keys told_;                                                     // said to be there
   std::vector<TierEvent> events_;
+  std::vector<CacheNote> proved_;  // here; workers have not yet said whether there, too
   std::vector<RecordKey> dropped_;
   bool flush_ = false;
 };

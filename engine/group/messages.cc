@@ -56,6 +56,26 @@ bool read_keys(WireReader& in, size_t most, std::vector<RecordKey>& keys) {
   return true;
 }
 
+void put_answers(WireWriter& out, std::span<const News::Staged> answers) {
+  out.u32(static_cast<uint32_t>(answers.size()));
+  for (const News::Staged& s : answers) {
+    put_key(out, s.key);
+    out.u8(s.ready ? 1 : 0);
+  }
+}
+
+bool read_answers(WireReader& in, size_t most, std::vector<News::Staged>& answers) {
+  uint32_t count = 0;
+  if (!in.u32(count) || count > most) return false;
+  answers.clear();
+  for (uint32_t i = 0; i < count; ++i) {
+    News::Staged s;
+    if (!read_key(in, s.key) || !read_flag(in, s.ready)) return false;
+    answers.push_back(s);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(const Hello& hello) {
@@ -117,11 +137,8 @@ std::vector<std::byte> encode(const News& news) {
   out.u8(news.accepts ? 1 : 0);
   put_keys(out, news.there);
   put_keys(out, news.gone);
-  out.u32(static_cast<uint32_t>(news.staged.size()));
-  for (const News::Staged& s : news.staged) {
-    put_key(out, s.key);
-    out.u8(s.ready ? 1 : 0);
-  }
+  put_answers(out, news.staged);
+  put_answers(out, news.compared);
   return out.out();
 }
 
@@ -132,14 +149,8 @@ Status decode(std::span<const std::byte> body, News& news) {
   const size_t most = news.whole ? kNewsKeysAtOnceMax : kNewsKeysMax;
   if (!read_keys(in, most, news.there)) return bad("news", "there");
   if (!read_keys(in, most, news.gone)) return bad("news", "gone");
-  uint32_t count = 0;
-  if (!in.u32(count) || count > most) return bad("news", "staged");
-  news.staged.clear();
-  for (uint32_t i = 0; i < count; ++i) {
-    News::Staged s;
-    if (!read_key(in, s.key) || !read_flag(in, s.ready)) return bad("news", "staged");
-    news.staged.push_back(s);
-  }
+  if (!read_answers(in, most, news.staged)) return bad("news", "staged");
+  if (!read_answers(in, most, news.compared)) return bad("news", "compared");
   return in.done() ? ok_status() : bad("news", "its end");
 }
 

@@ -76,7 +76,8 @@ struct News {
   std::vector<RecordKey> there;
   std::vector<RecordKey> gone;
   std::vector<Staged> staged;
-  bool empty() const { return there.empty() && gone.empty() && staged.empty(); }
+  std::vector<Staged> compared;  // ready: the record is what the rank computes
+  bool empty() const { return there.empty() && gone.empty() && staged.empty() && compared.empty(); }
 };
 
 std::vector<std::byte> encode(const Hello& hello);

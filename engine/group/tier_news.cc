@@ -10,6 +10,10 @@ void TierNews::poll() {
   if (tier_ == nullptr) return;
   for (const TierEvent& event : tier_->take_events()) {
     const RecordKey key = key_of(event.note);
+    if (event.kind == TierEvent::Kind::kProved || event.kind == TierEvent::Kind::kUntrue) {
+      verdicts_.push_back({key, event.kind == TierEvent::Kind::kProved});
+      continue;
+    }
     if (event.kind == TierEvent::Kind::kGone) {
       there_.erase(key);
     } else {
@@ -50,6 +54,7 @@ News TierNews::take() {
   for (size_t i = 0; i < count; ++i)
     (there_.count(changed_[i]) != 0 ? news.there : news.gone).push_back(changed_[i]);
   changed_.erase(changed_.begin(), changed_.begin() + static_cast<ptrdiff_t>(count));
+  news.compared = std::exchange(verdicts_, {});  // at most one a slot and step
   for (auto at = watched_.begin(); at != watched_.end();) {
     const CacheTier::Staged state = tier_->staged(at->name, at->kind);
     if (state == CacheTier::Staged::kReading ||
@@ -67,6 +72,7 @@ News TierNews::take() {
 std::vector<News> TierNews::everything() {
   poll();
   changed_.clear();
+  verdicts_.clear();
   std::vector<News> parts(1);
   for (const RecordKey& key : there_) {
     if (parts.back().there.size() == static_cast<size_t>(kNewsKeysAtOnceMax)) parts.emplace_back();

@@ -31,7 +31,8 @@ class TierNews {
   CacheTier* tier_;
   std::unordered_set<RecordKey, RecordKeyHash> there_;
   std::unordered_set<RecordKey, RecordKeyHash> watched_;
-  std::vector<RecordKey> changed_;  // there or gone, to be told, oldest first
+  std::vector<RecordKey> changed_;      // there or gone, to be told, oldest first
+  std::vector<News::Staged> verdicts_;  // on what was compared, to be told
 };
 
 }  // namespace tensorfold

@@ -25,6 +25,7 @@ struct PrefixQuery {
   std::string_view salt;
   std::span<const ImageSpan> images;
   int64_t head_tokens = 0;  // the first so many are likely to begin other prompts too
+  bool cold = false;        // matches nothing, and nothing of it is kept
 };
 
 struct PrefixMatch {
@@ -34,6 +35,10 @@ struct PrefixMatch {
   int64_t snapshot = -1;  // rings at `snapshot_positions`; -1 with no positions
   int64_t snapshot_positions = 0;  // >= positions: cut back by the restore
   BlockId behind = -1;  // cut back over a block edge: the block that the snapshot ends in
+  // The last so many of `positions` are computed anew first, by rows of that class, to see whether
+  // what came from disk is what this process computes. They lie in `tail`.
+  int32_t recheck_rows = 0;
+  RowClass recheck_class = RowClass::kPrompt;
 };
 
 // Blocks of the pool that only the cache holds and that a match keeps there.
@@ -94,6 +99,12 @@ class CacheIndex {
   // It ends; called before its blocks are given back.
   virtual void close(const SequenceView& sequence, SequenceEnd end, BlockLedger& ledger,
                      CacheCommands& out) = 0;
+
+  // The rows of PrefixMatch::recheck_rows are computed. The sequence waits while it is kWaiting;
+  // with kNo it must not go on.
+  enum class Trust : uint8_t { kYes = 0, kWaiting = 1, kNo = 2 };
+  virtual void recomputed(SlotId /*slot*/, CacheCommands& /*out*/) {}
+  virtual Trust trust(SlotId /*slot*/) const { return Trust::kYes; }
 
   // Forgets everything; running sequences go on. `disk`: records on disk too.
   virtual void flush(bool disk, BlockLedger& ledger, CacheCommands& out) = 0;

@@ -42,6 +42,7 @@ bool Planner::remove(uint64_t request) { return queue_.remove(request); }
 std::vector<Admitted> Planner::admit() {
   std::vector<Admitted> out;
   set_aside_.clear();
+  restart_untrue();
   grow();
   bool by_right = false;
   while (const SequenceSpec* head = queue_.next(by_right)) {
@@ -135,14 +136,14 @@ std::vector<SlotId> Planner::least_to_set_aside(const SequenceSpec& spec) const 
   return slots;
 }
 
-void Planner::set_aside(SlotId slot) {
+void Planner::set_aside(SlotId slot, bool spoiled) {
   const Sequence& s = at(slot);
   SequenceSpec spec = s.spec;
   const auto reply = s.ids.begin() + static_cast<ptrdiff_t>(s.prompt_tokens);
   spec.prompt.assign(s.ids.begin(), reply);
   spec.reply.assign(reply, s.ids.end());
   ++spec.set_aside;
-  close(slot);  // the cache may keep what it has: it still sees its ids
+  close(slot, spoiled);  // else the cache may keep what it has: it still sees its ids
   set_aside_.push_back({spec.request, slot});
   queue_.push_front(std::move(spec));
 }
@@ -180,7 +181,7 @@ StepPlan Planner::plan(std::span<const DraftChoice> choices, std::span<const Slo
     const auto choice = std::find_if(choices.begin(), choices.end(),
                                      [&](const DraftChoice& c) { return c.slot == slot; });
     at(slot).propose = choice == choices.end() ? options_.draft_rows : choice->propose;
-    if (!generating(slot) || held(slot)) continue;
+    if (unproved(slot, plan) || !generating(slot) || held(slot)) continue;
     add_generated(slot, choice == choices.end() ? DraftChoice{} : *choice, plan);
   }
   fill(plan);
@@ -206,15 +207,15 @@ bool Planner::held(SlotId slot) const {
 
 void Planner::fill(StepPlan& plan) {
   std::vector<FillDemand> demands;
-  for (SlotId slot = 0; slot < options_.slots; ++slot) {
   const SlotId scored = next_scored();
+  for (SlotId slot = 0; slot < options_.slots; ++slot) {
     const Sequence& s = sequences_[static_cast<size_t>(slot)];
     if (!s.open || generating(slot) || held(slot)) continue;
-    FillDemand d;
     if (scores(s) && s.computed < s.prompt_tokens && slot != scored) {
       ++at(slot).waited_steps;
       continue;
     }
+    FillDemand d;
     d.slot = slot;
     d.request = s.spec.request;
     d.client = s.spec.client;
@@ -223,8 +224,8 @@ void Planner::fill(StepPlan& plan) {
     // A chunk ends where the cache wants to save its state; the rest of the rows is for others.
     d.most =
         d.generated ? d.left : cache_.chunk_end(slot, s.computed, s.prompt_tokens) - s.computed;
-    d.waited_steps = s.waited_steps;
     if (slot == scored) d.most = std::min<int64_t>(d.most, kScoredRowsMax);
+    d.waited_steps = s.waited_steps;
     demands.push_back(std::move(d));
   }
   shares_.deal(demands, options_.prefill_rows, kGeneratedRowsMax - plan.total_rows());
@@ -275,8 +276,8 @@ void Planner::add_generated(SlotId slot, const DraftChoice& choice, StepPlan& pl
 
 void Planner::add_chunk(SlotId slot, int64_t rows, StepPlan& plan) {
   Sequence& s = at(slot);
-  Slice slice;
   if (scores(s)) return add_scored(slot, rows, plan);
+  Slice slice;
   slice.slot = slot;
   slice.first_position = s.computed;
   slice.rows = static_cast<int32_t>(rows);
@@ -350,6 +351,10 @@ void Planner::advance(SlotId slot, std::span<const int32_t> tokens, int32_t draf
   Sequence& s = at(slot);
   TF_CHECK_LT(0, s.planned_rows);
   // A slice of 1 + k rows of which the first `tokens` count; every other slice counts whole.
+  if (s.recheck_rows > 0) {
+    s.planned_rows = s.recheck_rows = 0;
+    return cache_.recomputed(slot, commands_);
+  }
   const int64_t verified = s.on_device ? static_cast<int64_t>(tokens.size()) : s.planned_rows;
   TF_CHECK(verified >= 1 && verified <= s.planned_rows);
   s.computed += verified;

@@ -14,6 +14,8 @@
 // of their line and go on where they were, their reply's tokens fed again as generated rows. One
 // set aside kSetAsideMax times, or admitted by right, stays. A sequence has blocks for what is
 // known of it and for some of its reply, and gets more as it grows (engine/sched/pool_growth.cc).
+// One whose prefix came from disk waits until a few rows of it were proved; if they were not, it
+// begins anew (engine/sched/prefix_planner.cc).
 #pragma once
 
 #include <array>
@@ -130,6 +132,9 @@ class Planner {
     int64_t waited_steps = 0;
     int64_t planned_rows = 0;  // of the plan that is not committed yet
     bool stays = false;        // is not set aside
+    // The last so many of `computed` are still to be computed anew (PrefixMatch::recheck_rows).
+    int32_t recheck_rows = 0;
+    RowClass recheck_class = RowClass::kPrompt;
   };
 
   const Sequence& at(SlotId slot) const;
@@ -138,6 +143,8 @@ class Planner {
   // engine/sched/prefix_planner.cc
   bool pool_has(const SequenceSpec& spec) const;
   void start_behind_match(Sequence& s, int64_t reserve, SlotId slot);
+  void restart_untrue();
+  bool unproved(SlotId slot, StepPlan& plan);
   SequenceView view(SlotId slot) const;
   // engine/sched/pool_growth.cc
   int64_t reserve_of(const SequenceSpec& spec) const;
@@ -150,13 +157,16 @@ class Planner {
 
   bool make_room(const SequenceSpec& spec);  // by setting background sequences aside
   std::vector<SlotId> least_to_set_aside(const SequenceSpec& spec) const;
-  void set_aside(SlotId slot);
+  void set_aside(SlotId slot, bool spoiled = false);
   Admitted open(SequenceSpec spec, bool stays);
   int64_t blocks_held(const Sequence& s) const;
   bool held(SlotId slot) const;
   void add_generated(SlotId slot, const DraftChoice& choice, StepPlan& plan);
   void fill(StepPlan& plan);
   void add_chunk(SlotId slot, int64_t rows, StepPlan& plan);
+  void add_scored(SlotId slot, int64_t rows, StepPlan& plan);  // engine/sched/scored_chunk.cc
+  static bool scores(const Sequence& s) { return s.spec.sampling.prompt_logprobs >= 0; }
+  SlotId next_scored() const;
   void add_replayed(SlotId slot, int64_t rows, StepPlan& plan);
   void add_sample(const Sequence& s, Slice& slice, int32_t verify_rows, int32_t propose,
                   StepPlan& plan);
@@ -164,9 +174,6 @@ class Planner {
   void cover(Sequence& s, SlotId slot, int64_t positions, StepPlan& plan);
 
   const PlannerOptions options_;
-  void add_scored(SlotId slot, int64_t rows, StepPlan& plan);  // engine/sched/scored_chunk.cc
-  static bool scores(const Sequence& s) { return s.spec.sampling.prompt_logprobs >= 0; }
-  SlotId next_scored() const;
   CacheIndex& cache_;
   BlockLedger ledger_;
   std::array<Sequence, kSequencesMax> sequences_;

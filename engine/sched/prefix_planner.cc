@@ -17,7 +17,8 @@ PrefixQuery query_of(const SequenceSpec& spec, std::span<const int32_t> ids,
   query.ids = ids;
   query.prompt_tokens = prompt_tokens;
   query.salt = spec.cache_salt;
-  query.head_tokens = spec.head_tokens;
+  query.head_tokens = spec.cold ? 0 : spec.head_tokens;
+  query.cold = spec.cold;
   return query;
 }
 
@@ -49,8 +50,9 @@ bool Planner::pool_has(const SequenceSpec& spec) const {
 }
 
 bool Planner::prefix_ready(const SequenceSpec& spec) {
-  return cache_.ready(query_of(spec, spec.prompt, static_cast<int64_t>(spec.prompt.size())),
+  if (spec.cold) return true;
   if (spec.sampling.prompt_logprobs >= 0) return true;  // it starts from nothing
+  return cache_.ready(query_of(spec, spec.prompt, static_cast<int64_t>(spec.prompt.size())),
                       ledger_, commands_);
 }
 
@@ -58,9 +60,9 @@ bool Planner::prefix_ready(const SequenceSpec& spec) {
 void Planner::start_behind_match(Sequence& s, int64_t reserve, SlotId slot) {
   const PrefixQuery query = query_of(s.spec, s.ids, s.prompt_tokens);
   PrefixMatch match = cache_.match(query);
+  if (scores(s)) match = {};  // every row of its prompt is looked at
   TF_CHECK_LT(match.positions, static_cast<int64_t>(s.ids.size()));
   s.promised = reserve - static_cast<int64_t>(match.blocks.size());
-  if (scores(s)) match = {};  // every row of its prompt is looked at
   if (!cache_.reclaim(s.promised, match, ledger_, commands_)) {
     // The pool is too small to keep the match beside the sequence: it starts from nothing.
     match = {};
@@ -83,11 +85,44 @@ void Planner::start_behind_match(Sequence& s, int64_t reserve, SlotId slot) {
     commands.push_back({CacheCommand::Kind::kCopyBlock, slot, s.blocks.back(), match.tail});
   }
   if (match.positions > 0) {
-    const auto cut = static_cast<BlockId>(match.snapshot_positions - match.positions);
+    s.recheck_rows = match.recheck_rows;
+    s.recheck_class = match.recheck_class;
+    const auto cut = static_cast<BlockId>(match.snapshot_positions - match.positions +
+                                          int64_t{match.recheck_rows});
     commands.push_back({CacheCommand::Kind::kRestore, slot, cut, match.snapshot});
   }
   s.computed = match.positions;
   cache_.open(slot, query, match);
+}
+
+// Whether the sequence waits for its proof in this step. Its rows, when they are still to come,
+// take the place of those that it could generate.
+bool Planner::unproved(SlotId slot, StepPlan& plan) {
+  Sequence& s = at(slot);
+  if (s.recheck_rows == 0) {
+    if (cache_.trust(slot) == CacheIndex::Trust::kYes) return false;
+    held_.push_back(slot);
+    return true;
+  }
+  Slice slice;
+  slice.slot = slot;
+  slice.first_position = s.computed - s.recheck_rows;
+  slice.rows = slice.decoder_rows = s.recheck_rows;
+  slice.row_class = s.recheck_class;
+  give_tokens(s, slice, plan);
+  s.planned_rows = s.recheck_rows;
+  plan.slices.push_back(slice);
+  held_.push_back(slot);
+  return true;
+}
+
+// What came from disk was not what this process computes: the cache drops it, and the sequence
+// begins anew, at the head of its line.
+void Planner::restart_untrue() {
+  for (SlotId slot = 0; slot < options_.slots; ++slot) {
+    if (sequences_[static_cast<size_t>(slot)].open && cache_.trust(slot) == CacheIndex::Trust::kNo)
+      set_aside(slot, true);
+  }
 }
 
 }  // namespace tensorfold

@@ -25,6 +25,7 @@ struct SequenceSpec {
   int32_t set_aside = 0;  // how often it was, in favor of others
   std::string client;     // who asked: turns are taken and prompt rows shared between clients
   std::string cache_salt;
+  bool cold = false;  // starts from nothing and leaves nothing in the cache
 };
 
 }  // namespace tensorfold

@@ -227,11 +227,12 @@ Status out_of_range(const std::string& name, int64_t value) {
 bool has_note(CacheCommand::Kind kind) {
   using Kind = CacheCommand::Kind;
   return kind == Kind::kSpillBlock || kind == Kind::kFillBlock || kind == Kind::kSpillSnapshot ||
-         kind == Kind::kFillSnapshot || kind == Kind::kStage || kind == Kind::kForget;
+         kind == Kind::kFillSnapshot || kind == Kind::kStage || kind == Kind::kForget ||
+         kind == Kind::kCompareBlock || kind == Kind::kCompareRings;
 }
 
 Status check_command(const std::string& where, const CacheCommand& c, size_t notes) {
-  TF_RANGE(where, c, kind, 0, CacheCommand::Kind::kForget);
+  TF_RANGE(where, c, kind, 0, CacheCommand::Kind::kCompareRings);
   TF_RANGE(where, c, slot, 0, kSequencesMax - 1);
   TF_RANGE(where, c, block, 0, INT32_MAX);
   TF_RANGE(where, c, value, 0, kPositionsMax);
@@ -294,7 +295,6 @@ Status check_finite(const std::string& where, const SampleSpec& s) {
   return ok_status();
 }
 
-Status check_sample(const std::string& where, const SampleSpec& s, const StepPlan& plan) {
 // Where the ids stand that follow scored rows.
 Status check_scored(const std::string& where, const SampleSpec& s, const Slice& slice,
                     size_t tokens) {
@@ -307,6 +307,7 @@ Status check_scored(const std::string& where, const SampleSpec& s, const Slice& 
   return ok_status();
 }
 
+Status check_sample(const std::string& where, const SampleSpec& s, const StepPlan& plan) {
   TF_RANGE(where, s, slot, 0, kSequencesMax - 1);
   TF_RANGE(where, s, scored_rows, 0, kScoredRowsMax);
   TF_RANGE(where, s, verify_rows, s.scored_rows > 0 ? 0 : 1, 1 + kDraftRowsMax);

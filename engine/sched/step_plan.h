@@ -74,6 +74,9 @@ struct CacheCommand {
     kFillSnapshot = 11,   // snapshot `block` becomes the staged record
     kStage = 12,          // begin to read the record
     kForget = 13,         // the record on disk must not be used again, nor what stands on it
+    // Were rows that came from disk what this process computes? Of `slot`, by these two in turn:
+    kCompareBlock = 14,  // its last block with block `block`
+    kCompareRings = 15,  // its rings with snapshot `block`: the verdict on both, for the note
   };
   Kind kind = Kind::kOpenSlot;
   SlotId slot = 0;
@@ -142,18 +145,18 @@ std::string step_plan_digest(const StepPlan& plan);
 struct SampledLogprob {
   float logprob = 0;                           // of the sampled token
   std::vector<std::pair<int32_t, float>> top;  // descending; ties to the lower id
+  int32_t rank = 0;                            // of a scored token: 1 + those likelier than it
 };
 
 // What a step left, equal on every rank.
-  int32_t rank = 0;                            // of a scored token: 1 + those likelier than it
 struct SampledTokens {
   SlotId slot = 0;
   std::vector<int32_t> accepted;         // 1..verify_rows tokens, in order; none of 0
   std::vector<SampledLogprob> logprobs;  // one per accepted token when asked for, else empty
+  std::vector<SampledLogprob> scores;    // of the scored rows
   std::vector<int32_t> drafts;           // proposals for the next step
   std::vector<float> draft_confidence;   // logits of P(draft i accepted | earlier accepted)
   Status status;                         // not ok: this sequence failed (NaN row, grammar dead end)
-  std::vector<SampledLogprob> scores;    // of the scored rows
 };
 
 }  // namespace tensorfold

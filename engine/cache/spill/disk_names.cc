@@ -67,6 +67,15 @@ void DiskNames::remove(const CacheNote& note) {
   }
 }
 
+std::optional<CacheNote> DiskNames::first_block(BlockDigest name) const {
+  while (true) {
+    const auto at = blocks_.find(name);
+    if (at == blocks_.end() || !at->second.there) return std::nullopt;
+    if (at->second.note.first_position == 0) return at->second.note;
+    name = at->second.note.before;
+  }
+}
+
 bool DiskNames::has(const RecordKey& key) const {
   const auto at = blocks_.find(key.name);
   if (at == blocks_.end()) return false;

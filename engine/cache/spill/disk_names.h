@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +25,8 @@ class DiskNames {
   void add(const TierEvent& event);
   void remove(const CacheNote& note);
   bool has(const RecordKey& key) const;
+  // The first block of the chain that this block ends; none: a part of it is not there.
+  std::optional<CacheNote> first_block(BlockDigest name) const;
   int64_t blocks() const { return count_; }
 
   // The longest prefix of the query that a snapshot on disk serves, by the rules of `options`

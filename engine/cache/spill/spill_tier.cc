@@ -325,6 +325,24 @@ void SpillTier::forget(const CacheNote& note) {
   remove(gone, true, true);
 }
 
+// What is wrong is the state, not its bytes: the file is whole and says what an engine stored.
+void SpillTier::compared(const CacheNote& note, bool equal) {
+  const auto kind = equal ? TierEvent::Kind::kProved : TierEvent::Kind::kUntrue;
+  events_.push_back({kind, note, 0, 0});
+  if (equal) {
+    ++stats_.proved;
+    return;
+  }
+  ++stats_.untrue;
+  log_.warning("disk cache: a restored prefix of " + std::to_string(note.length()) +
+                   " positions is not what this engine computes; it is dropped and its prompt "
+                   "is computed",
+               {{"TF_EVENT", "spill_untrue"},
+                {"TF_POSITIONS", std::to_string(note.length())},
+                {"TF_RECORD", note.name.hex().substr(0, 16)}});
+  forget(note);
+}
+
 // The rest of the group stands on it.
 bool SpillTier::forget_in_group(const RecordKey& key) {
   std::vector<SpillEntry>& entries = group_.header.entries;
@@ -420,6 +438,8 @@ TierFigures SpillTier::figures() const {
   f.read_bytes = s.read_bytes;
   f.read_us = s.read_us;
   f.damaged = s.damaged;
+  f.proved = s.proved;
+  f.untrue = s.untrue;
   f.errors = s.write_errors + s.read_errors;
   f.missed = s.missed;
   f.not_taken = s.not_taken;

@@ -61,7 +61,9 @@ struct SpillStats {
   int64_t read_records = 0, read_bytes = 0, read_us = 0;
   int64_t not_taken = 0;  // offered while the queue was full or writing was off
   int64_t damaged = 0;    // files dropped: checksum, name, length, identity
-  int64_t missed = 0;     // records that were asked for and could not be read
+  int64_t proved = 0;     // TierFigures
+  int64_t untrue = 0;
+  int64_t missed = 0;  // records that were asked for and could not be read
   int64_t write_errors = 0, read_errors = 0;
   int64_t evicted_files = 0;  // by size, age or lack of space
   int64_t orphans = 0;        // files of an interrupted run
@@ -88,6 +90,7 @@ class SpillTier final : public CacheTier {
   void unstage(const BlockDigest& name, CacheNote::Kind kind) override;
   std::vector<TierEvent> take_events() override;
   void forget(const CacheNote& note) override;
+  void compared(const CacheNote& note, bool equal) override;
   void flush() override;
   void settle(int64_t wait_us) override { (void)finish_writing(wait_us); }
 

@@ -30,6 +30,10 @@ SpilledIndex::SpilledIndex(PrefixIndex& memory, CacheTier* tier) : memory_(memor
 void SpilledIndex::poll() {
   if (tier_ == nullptr) return;
   for (const TierEvent& event : tier_->take_events()) {
+    if (event.kind == TierEvent::Kind::kProved || event.kind == TierEvent::Kind::kUntrue) {
+      judge(event);
+      continue;
+    }
     const auto pending = pending_.find(key_of(event.note));
     if (event.kind == TierEvent::Kind::kGone) {
       disk_.remove(event.note);
@@ -76,8 +80,10 @@ void SpilledIndex::advanced(const SequenceView& sequence, BlockLedger& ledger, C
 
 void SpilledIndex::close(const SequenceView& sequence, SequenceEnd end, BlockLedger& ledger,
                          CacheCommands& out) {
+  const auto proof = std::exchange(proofs_[static_cast<size_t>(sequence.slot)], std::nullopt);
   if (end == SequenceEnd::kSpoiled) {
     forget(sequence, ledger, out);
+    if (proof && proof->trust == Trust::kNo) distrust(*proof, ledger, out);
     end = SequenceEnd::kCut;
   }
   const size_t first = out.commands.size();

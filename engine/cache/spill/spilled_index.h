@@ -10,12 +10,19 @@
 // here at once and by the tiers before anything more is written. Exactness is the index's business:
 // what was filled in is matched by it like everything else.
 //
+// Proof (spilled_proof.cc): files may be whole and yet hold what this process would not compute. So
+// until that was seen once, a sequence that starts from disk computes the last rows of its prefix
+// anew, and all ranks compare. Where they differ, what came from disk is dropped, with all that
+// stands on it, and the prompt is computed.
+//
 // A name is a SHA-256 over everything before it, so whether a block on disk is the query's is
 // computed from the query alone; the tier computed the name again from the ids that it read.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -26,13 +33,14 @@
 
 namespace tensorfold {
 
-inline constexpr int64_t kSpilledPositionsMin = 256;  // shorter prefixes are not written
-inline constexpr int64_t kSpilledGainMin = 128;       // positions that a read must save
-inline constexpr int kSpillRecordsPerStep = 16;       // given to the tier in one step
-inline constexpr int kForgetsPerStep = 1024;          // records that it is told to forget
-inline constexpr size_t kSpillWaitingMax = 4096;      // snapshots that wait to be written
-inline constexpr int kSpillWriteTriesMax = 3;         // of one snapshot
-inline constexpr int kStageTriesMax = 4;              // prefixes tried for one request
+inline constexpr int64_t kSpilledPositionsMin = 256;       // shorter prefixes are not written
+inline constexpr int64_t kSpilledGainMin = 128;            // positions that a read must save
+inline constexpr int kSpillRecordsPerStep = 16;            // given to the tier in one step
+inline constexpr int kForgetsPerStep = 1024;               // records that it is told to forget
+inline constexpr size_t kSpillWaitingMax = 4096;           // snapshots that wait to be written
+inline constexpr int kSpillWriteTriesMax = 3;              // of one snapshot
+inline constexpr int kStageTriesMax = 4;                   // prefixes tried for one request
+inline constexpr int kRecheckRowsMax = 1 + kDraftRowsMax;  // as many as a slot has in any step
 
 struct SpilledStats {
   uint64_t restored = 0;            // prefixes that came from disk
@@ -51,14 +59,14 @@ class SpilledIndex final : public CacheIndex {
 
   bool ready(const PrefixQuery& query, BlockLedger& ledger, CacheCommands& out) override;
   void forget_request(uint64_t request) override;
-  PrefixMatch match(const PrefixQuery& query) override { return memory_.match(query); }
+  PrefixMatch match(const PrefixQuery& query) override;
   bool reclaim(int64_t blocks, const PrefixMatch& match, BlockLedger& ledger,
                CacheCommands& out) override {
     return memory_.reclaim(blocks, match, ledger, out);
   }
-  void open(SlotId slot, const PrefixQuery& query, const PrefixMatch& match) override {
-    memory_.open(slot, query, match);
-  }
+  void open(SlotId slot, const PrefixQuery& query, const PrefixMatch& match) override;
+  void recomputed(SlotId slot, CacheCommands& out) override;
+  Trust trust(SlotId slot) const override;
   int64_t chunk_end(SlotId slot, int64_t first, int64_t end) override {
     return memory_.chunk_end(slot, first, end);
   }
@@ -86,6 +94,17 @@ class SpilledIndex final : public CacheIndex {
     BlockDigest name;
     int tries = 0;
   };
+  struct Proof {  // of a running sequence
+    CacheNote rings;
+    int64_t number = 0;
+    BlockId block = -1;
+    Trust trust = Trust::kWaiting;
+    std::optional<CacheNote> first_block;  // of its chain, when it turned out to be untrue
+  };
+  void ask_for_proof(const PrefixQuery& query, PrefixMatch& match) const;
+  void judge(const TierEvent& event);
+  void distrust(const Proof& proof, BlockLedger& ledger, CacheCommands& out);
+
   void note_kept(const CacheCommands& out, size_t first);
   void forget(const SequenceView& sequence, BlockLedger& ledger, CacheCommands& out);
   bool write(const Kept& kept, int& room, CacheCommands& out);
@@ -110,6 +129,8 @@ class SpilledIndex final : public CacheIndex {
   std::unordered_map<uint64_t, Waiting> waiting_;             // by request
   std::unordered_map<RecordKey, int, RecordKeyHash> wanted_;  // by how many of these
   std::unordered_set<RecordKey, RecordKeyHash> filled_;       // by the plan that is being made
+  std::array<std::optional<Proof>, kSequencesMax> proofs_;    // by slot
+  bool proved_ = false;
   SpilledStats counts_;
 };
 

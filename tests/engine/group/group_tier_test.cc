@@ -1,6 +1,7 @@
 // The disks of three ranks as one: whatever each of them takes, refuses, loses and cannot read, and
 // however often the ranks lose each other, the head never says that a record is there, or ready,
-// when one rank lacks it; and once all is told, it says so of every record that all have.
+// when one rank lacks it; and once all is told, it says so of every record that all have. Likewise
+// whether what came from it is what every rank computes.
 #include <boost/test/unit_test.hpp>
 #include <map>
 #include <random>
@@ -55,6 +56,11 @@ class ScriptedTier final : public CacheTier {
     reading.erase(record_of(name));
   }
   void forget(const CacheNote& note) override { lose(record_of(note.name)); }
+  void compared(const CacheNote& note, bool equal) override {
+    const auto kind = equal ? TierEvent::Kind::kProved : TierEvent::Kind::kUntrue;
+    events_.push_back({kind, note, 0, 0});
+    if (!equal) lose(record_of(note.name));
+  }
   std::vector<TierEvent> take_events() override { return std::exchange(events_, {}); }
   void flush() override {
     for (int r = 0; r < kRecords; ++r)
@@ -86,6 +92,7 @@ struct Ranks {
     const auto carry_out = [&](CacheTier& tier) {
       if (kind == CacheCommand::Kind::kStage) tier.stage(plan.notes[0]);
       if (kind == CacheCommand::Kind::kSpillBlock) (void)tier.spill(plan.notes[0], {}, {}, {});
+      if (kind == CacheCommand::Kind::kCompareRings) tier.compared(plan.notes[0], &tier != untrue);
     };
     carry_out(own);
     for (size_t w = 0; w < 2; ++w) {
@@ -94,9 +101,23 @@ struct Ranks {
       news[w].watch(plan);
     }
   }
+  // The rank `wrong` (nullptr: none) computes something else than its record has.
+  void compare(int record, const CacheTier* wrong) {
+    untrue = wrong;
+    plan(CacheCommand::Kind::kCompareRings, record);
+    untrue = nullptr;
+    verdicts[record] = wrong == nullptr;
+  }
   void hear() {
     for (const TierEvent& e : group.take_events()) {
       const int record = record_of(e.note.name);
+      if (e.kind == TierEvent::Kind::kProved || e.kind == TierEvent::Kind::kUntrue) {
+        BOOST_REQUIRE(verdicts.count(record) == 1);
+        BOOST_TEST((e.kind == TierEvent::Kind::kProved) == verdicts[record]);
+        verdicts.erase(record);
+        ++heard;
+        continue;
+      }
       e.kind == TierEvent::Kind::kGone ? said.erase(record) : said.insert(record).second;
     }
   }
@@ -110,12 +131,16 @@ struct Ranks {
   GroupTier group;
   TierNews news[2];
   std::set<int> said;  // to be there, as the head's index would know it
+  const CacheTier* untrue = nullptr;
+  std::map<int, bool> verdicts;  // still to be heard of
+  int heard = 0;
 };
 
 void settle(Ranks& ranks) {
   ranks.tell(0);
   ranks.tell(1);
   ranks.hear();
+  BOOST_TEST(ranks.verdicts.empty());
   for (int r = 0; r < kRecords; ++r) {
     BOOST_TEST((ranks.said.count(r) != 0) == ranks.everywhere(r), "record " << r);
     const bool ready =
@@ -130,7 +155,7 @@ void settle(Ranks& ranks) {
 void act(Ranks& ranks, std::mt19937_64& rng) {
   const int record = static_cast<int>(rng() % kRecords);
   ScriptedTier& some = rng() % 3 == 0 ? ranks.own : ranks.workers[rng() % 2];
-  switch (rng() % 9) {
+  switch (rng() % 10) {
     case 0:
     case 1:
       for (ScriptedTier* t : {&ranks.own, &ranks.workers[0], &ranks.workers[1]})
@@ -152,9 +177,14 @@ void act(Ranks& ranks, std::mt19937_64& rng) {
       return ranks.hear();
     case 7:
       return ranks.group.unstage(note_of(record).name, CacheNote::Kind::kBlock);
+    case 8:
+      if (ranks.verdicts.count(record) != 0) return;
+      return ranks.compare(record, rng() % 2 ? nullptr : &some);
     default:
       if (rng() % 8 != 0) return;
       ranks.group.apart();
+      ranks.hear();
+      ranks.verdicts.clear();
       if (rng() % 2 == 0) some.flush();  // another disk, or an empty one
       ranks.join();
   }
@@ -163,6 +193,7 @@ void act(Ranks& ranks, std::mt19937_64& rng) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(only_what_all_ranks_have) {
+  int verdicts = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     std::mt19937_64 rng(seed);
     Ranks ranks;
@@ -171,7 +202,9 @@ BOOST_AUTO_TEST_CASE(only_what_all_ranks_have) {
       // In between the head may know less, never more than was there when it was told.
       if (i % 10 == 9) settle(ranks);
     }
+    verdicts += ranks.heard;
   }
+  BOOST_TEST(verdicts > 1000);
 }
 
 BOOST_AUTO_TEST_CASE(apart_nothing_is_there) {

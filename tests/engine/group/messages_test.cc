@@ -30,6 +30,7 @@ News random_news(std::mt19937_64& rng) {
   news.there = random_keys(rng, 20);
   news.gone = random_keys(rng, 3);
   for (size_t i = rng() % 4; i > 0; --i) news.staged.push_back({random_key(rng), rng() % 2 == 0});
+  for (size_t i = rng() % 3; i > 0; --i) news.compared.push_back({random_key(rng), rng() % 2 == 0});
   return news;
 }
 
