@@ -160,11 +160,10 @@ struct RunPlaces {
   }
 };
 
-// Four products of a step; `stage`: shared address of this matrix's part.
-// d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
-template <int K, int TN>
-__device__ __forceinline__ void prefill_step(uint32_t stage, const RunPlaces<K>& places, int lane,
-                                             uint32_t (&a)[4][4], float (&d)[TN / 2]) {
+// A step's weights of this warp as left operands; `stage`: shared address of this matrix's part.
+template <int K>
+__device__ __forceinline__ void prefill_decode(uint32_t stage, const RunPlaces<K>& places, int lane,
+                                               uint32_t (&a)[4][4]) {
   uint32_t run[K + 1];
   places.load(stage, run);
   run[0] = __shfl_sync(0xffffffffu, run[K], (lane + 28) & 31);
@@ -175,7 +174,18 @@ __device__ __forceinline__ void prefill_step(uint32_t stage, const RunPlaces<K>&
     a[s][2] = mul1_pair(window_at(run, K, v + 2), window_at(run, K, v + 3));
     a[s][1] = mul1_pair(window_at(run, K, v + 4), window_at(run, K, v + 5));
     a[s][3] = mul1_pair(window_at(run, K, v + 6), window_at(run, K, v + 7));
+  }
+}
+
+// Four products of a step with all rows of the stage.
+// d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
+template <int TN>
+__device__ __forceinline__ void prefill_multiply(uint32_t stage, int lane,
+                                                 const uint32_t (&a)[4][4], float (&d)[TN / 2]) {
+#pragma unroll
+  for (int s = 0; s < 4; ++s) {
 #if TF_WGMMA
+    (void)lane;
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     wgmma_f16(d, a[s], row_descriptor(stage) + 2 * s);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -231,7 +241,8 @@ __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes,
     write = write + stage_bytes == end ? ring : write + stage_bytes;
   };
   const auto multiply = [&](uint32_t(&a)[4][4]) {
-    prefill_step<K, TN>(read, places, lane, a, d);
+    prefill_decode<K>(read, places, lane, a);
+    prefill_multiply<TN>(read, lane, a, d);
     read = read + stage_bytes == end ? ring : read + stage_bytes;
   };
 #pragma unroll 1

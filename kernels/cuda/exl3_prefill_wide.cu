@@ -155,12 +155,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int pairs = wide_pairs(job.weight.padded_out);
   const int items = wide_items(job.weight.padded_out, rows, TN);
   const WideLoader<TN, kStages> load{job, x, rows, base, ring.barriers, places};
+  const Turns<kThreads> turns{warp / (kWarps / 2)};
+  turns.begin();
 #pragma unroll 1
   for (int i = 0; i < kStages - 2; ++i) load();
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
     float d[TN / 2];
-    ring_product<TN>(job.weight.half_bits / 2, ring, job.weight.padded_in / 64, warp, lane, load,
-                     d);
+    ring_product<TN>(job.weight.half_bits / 2, ring, turns, job.weight.padded_in / 64, warp, lane,
+                     load, d);
     store_tile<TN>(job, rows, item / pairs * TN, item % pairs * kColumns, d, sums, warp, lane);
   }
 }

@@ -127,6 +127,8 @@ __global__ void __launch_bounds__(2 * kMatrixThreads, 1)
   const int columns = a.inner_blocks;
   const ItemLoader<TN, kStages, 2> load{a,      ring.base, ring.barriers,
                                         matrix, columns,   places[matrix]};
+  const Turns<2 * kMatrixThreads> turns{matrix};
+  turns.begin();
 #pragma unroll 1
   for (int i = 0; i < kStages - 2; ++i) load();
   const int items = a.at<int32_t>(a.l.counts)[0] * columns;
@@ -134,7 +136,7 @@ __global__ void __launch_bounds__(2 * kMatrixThreads, 1)
     const MoePrefillEntry* entry = a.at<MoePrefillEntry>(a.l.entries) + item / columns;
     const int column = item % columns, first = entry->first, count = entry->count;
     float d[TN / 2];
-    ring_product<TN>(matrix == 0 ? entry->bits1 : entry->bits3, ring, a.hidden_blocks * 2,
+    ring_product<TN>(matrix == 0 ? entry->bits1 : entry->bits3, ring, turns, a.hidden_blocks * 2,
                      warp % kMatrixWarps, lane, load, d);
     const MoeExpertExl3& e = a.p.expert[entry->expert];
 #pragma unroll
@@ -167,6 +169,8 @@ __global__ void __launch_bounds__(kMatrixThreads, 2)
   typename Mem::MatrixRing ring = Mem::ring(shared_address(smem), 0);
   const int columns = a.hidden_blocks;
   const ItemLoader<TN, kStages, 1> load{a, ring.base, ring.barriers, 0, columns, *places};
+  const Turns<kMatrixThreads> turns{warp / (kMatrixWarps / 2)};
+  turns.begin();
 #pragma unroll 1
   for (int i = 0; i < kStages - 2; ++i) load();
   const int items = a.at<int32_t>(a.l.counts)[0] * columns;
@@ -174,7 +178,7 @@ __global__ void __launch_bounds__(kMatrixThreads, 2)
     const MoePrefillEntry* entry = a.at<MoePrefillEntry>(a.l.entries) + item / columns;
     const int column = item % columns, first = entry->first, count = entry->count;
     float d[TN / 2];
-    ring_product<TN>(entry->bits2, ring, a.inner_blocks * 2, warp, lane, load, d);
+    ring_product<TN>(entry->bits2, ring, turns, a.inner_blocks * 2, warp, lane, load, d);
     float scale[4];
     load_half4(a.p.expert[entry->expert].w2.svh + column * 128 + 4 * lane, scale);
 #pragma unroll

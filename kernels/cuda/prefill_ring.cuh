@@ -2,9 +2,10 @@
 // (compute capability 9.0): what the warps that decode and multiply do. A stage holds the rows of a
 // step as they lie in memory (prefill_rows.cuh), then its codes.
 //
-// A product whose left operand lies in registers holds its warp until the matrix units take it. So
-// a multiprocessor has four warpgroups and nothing in the loop makes them meet: while some wait for
-// the matrix units, the others decode.
+// A product whose left operand lies in registers holds its warp until the matrix units take it, and
+// equal warps that share both the issue slots and the matrix units fall into step: all decode, then
+// all multiply. So the warps of a block are two groups that take turns: a group decodes while the
+// other multiplies.
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
@@ -13,19 +14,39 @@
 
 namespace tensorfold::cuda {
 
+// The turns of two groups of kThreads threads in all, by two named barriers: 1 and 2, of the group
+// that waits for its turn.
+template <int kThreads>
+struct Turns {
+  int group;
+  // Once in a kernel: the first group's first turn.
+  __device__ __forceinline__ void begin() const {
+    if (group == 1) asm volatile("bar.arrive 1, %0;" ::"n"(kThreads) : "memory");
+  }
+  __device__ __forceinline__ void take() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kThreads) : "memory");
+  }
+  __device__ __forceinline__ void give() const {
+    asm volatile("bar.arrive %0, %1;" ::"r"(2 - group), "n"(kThreads) : "memory");
+  }
+};
+
 // All steps of a tile for one warp's 16 outputs. Each warp arrives at a stage's empty barrier when
 // its products of that stage are done. load() is called once a step and starts the copies of a
 // later one, kStages - 2 ahead: into the stage of the step before the last, free by then or soon.
-template <int K, int TN, typename AnyRing, typename Load>
-__device__ __forceinline__ void ring_run(AnyRing& ring, int steps, int tile, int lane,
-                                         const Load& load, float (&d)[TN / 2]) {
+template <int K, int TN, typename AnyRing, typename AnyTurns, typename Load>
+__device__ __forceinline__ void ring_run(AnyRing& ring, const AnyTurns& turns, int steps, int tile,
+                                         int lane, const Load& load, float (&d)[TN / 2]) {
   const RunPlaces<K> places(PrefillStage<TN>::kRowBytes, tile, lane);
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     load();
     barrier_wait(ring.full(), ring.parity);
     uint32_t a[4][4];
-    prefill_step<K, TN>(ring.at(), places, lane, a, d);
+    turns.take();
+    prefill_decode<K>(ring.at(), places, lane, a);
+    turns.give();
+    prefill_multiply<TN>(ring.at(), lane, a, d);
     prefill_wait<0>(a);
     if (lane == 0) barrier_arrive(ring.empty());
     ring.step();
@@ -33,15 +54,16 @@ __device__ __forceinline__ void ring_run(AnyRing& ring, int steps, int tile, int
 }
 
 // The width of the weight picks the instance.
-template <int TN, typename AnyRing, typename Load>
-__device__ __forceinline__ void ring_product(int bits, AnyRing& ring, int steps, int tile, int lane,
-                                             const Load& load, float (&d)[TN / 2]) {
+template <int TN, typename AnyRing, typename AnyTurns, typename Load>
+__device__ __forceinline__ void ring_product(int bits, AnyRing& ring, const AnyTurns& turns,
+                                             int steps, int tile, int lane, const Load& load,
+                                             float (&d)[TN / 2]) {
 #pragma unroll
   for (int i = 0; i < TN / 2; ++i) d[i] = 0;
   switch (bits) {
-#define TF_CASE(K)                                     \
-  case K:                                              \
-    ring_run<K, TN>(ring, steps, tile, lane, load, d); \
+#define TF_CASE(K)                                            \
+  case K:                                                     \
+    ring_run<K, TN>(ring, turns, steps, tile, lane, load, d); \
     break;
     TF_CASE(2)
     TF_CASE(3)
