@@ -3,7 +3,7 @@ thread, the same vocabulary and schemas, one engine at a time.
 
 usage: peers.py --work DIR --schemas DIR --tokenizer tokenizer.json --tfctl PROGRAM
                 [--suite DIR] [--engines ours,llguidance,xgrammar] [--limit N] [--seconds 60]
-                [--minutes M] [--json FILE]
+                [--minutes M] [--verdicts] [--json FILE]
 
 --schemas: files {schema, tests: [{valid, data}]}. --suite: files of the JSON-Schema-Test-Suite
 (lists of {schema, tests}); each test counts by itself. The peers are called in a loop, the engine
@@ -16,7 +16,9 @@ schema is compiled once.
 What a peer did with a schema is kept in --work as soon as it is known: the same command again goes
 on where the last one ended. --minutes: begin no further schema after so long; --seconds: processor
 time of a peer for one schema. --json: the whole result (else it is printed). Another package
-version, other limits or other cases begin anew.
+version, other limits or other cases begin anew. --verdicts: peers get a token per byte instead of
+the vocabulary: what they accept is the same (but for limits that they count in tokens) and known in
+minutes instead of hours; their times then say nothing and are left out.
 """
 
 import argparse
@@ -309,6 +311,7 @@ def main():
     parser.add_argument("--width", type=int, default=129280)
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--verdicts", action="store_true")
     parser.add_argument("--inside", action="store_true")
     options = parser.parse_args()
     options.until = time.monotonic() + 60 * options.minutes
@@ -326,9 +329,12 @@ def main():
     for name in options.engines.split(","):
         run = functools.partial(ours, options) if name == "ours" else functools.partial(
             peer, name, options)
-        result[name] = run(cases)
+        quick = run if name == "ours" else functools.partial(run, timed=False)
+        result[name] = run(cases) if not options.verdicts else quick(cases)
+        if options.verdicts and name != "ours":
+            result[name] = {**result[name], "mask_us": figures([]), "window_us": figures([]),
+                            "compile_us": figures([])}
         if suite:
-            quick = run if name == "ours" else functools.partial(run, timed=False)
             verdicts[name] = {k: v for k, v in quick(suite).items() if not k.endswith("_us")}
     versions = {name: importlib.metadata.version(name) for name in result if name != "ours"}
     text = json.dumps({"schemas": len(cases), "versions": versions, **result,
