@@ -116,23 +116,36 @@ constexpr Exl3DensePlan exl3_dense_ring(Exl3DensePlan p, const Exl3DenseShape& s
   return p;
 }
 
-// The quickest of the cuts that fit: steps of the busiest multiprocessor, and a few for the start
-// of each wave and for a cluster's exchange. `cluster` > 0 asks for that size.
+// Clusters that two thread blocks a multiprocessor let run at once: sizes that do not divide a
+// graphics cluster evenly leave gaps.
+constexpr int exl3_clusters_at_twice(int multiprocessors, int cluster) {
+  const int all = 2 * exl3_clusters_at_once(multiprocessors, cluster);
+  return cluster < 3 ? all : all * 95 / 100;
+}
+
+// The quickest of the cuts that fit, by what a multiprocessor takes for a block of inputs with one
+// small thread block, with two (which do half as much again in a time) or with a large one, for a
+// start and for an exchange. `cluster` > 0 asks for that size.
 constexpr Exl3DensePlan exl3_dense_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu,
                                         int cluster = 0) {
-  constexpr int kStartSteps = 4, kExchangeSteps = 2;
+  constexpr int kOne = 16, kTwo = 20, kLarge = 10, kStart = 60, kExchange = 15;
   Exl3DensePlan best;
   int64_t best_cost = -1;
   for (int size = 1; size <= kExl3ClusterMax; ++size) {
     if (cluster > 0 && size != cluster) continue;
     Exl3DensePlan p = exl3_dense_cut(s.blocks, size);
     const int at_once = exl3_clusters_at_once(gpu.multiprocessors, p.cluster);
-    const int waves = (s.columns + at_once - 1) / at_once;
-    p.columns = p.cluster == 1 ? waves : 1;
+    const int alone = (s.columns + at_once - 1) / at_once;
+    p.columns = p.cluster == 1 ? alone : 1;
     p = exl3_dense_ring(p, s, gpu);
     if (p.depth == 0) continue;
+    const bool two = p.on_sm == 2 && s.columns > at_once;
+    const int twice = exl3_clusters_at_twice(gpu.multiprocessors, p.cluster);
+    const int waves = two ? (s.columns + twice - 1) / twice : alone;
+    const int starts = p.columns > 1 ? 1 : waves;
+    const int each = p.warps == kExl3LargeWarps ? kLarge : two ? kTwo : kOne;
     const int64_t cost =
-        int64_t{waves} * (2 * p.cta_blocks + kStartSteps) + (p.cluster > 1 ? kExchangeSteps : 0);
+        int64_t{waves} * p.cta_blocks * each + starts * kStart + (p.cluster > 1 ? kExchange : 0);
     if (best_cost >= 0 && cost >= best_cost) continue;
     best = p;
     best_cost = cost;
@@ -221,7 +234,8 @@ constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& 
     p = exl3_group_ring(p, s, gpu, wide, warps);
     if (p.depth == 0) continue;
     const bool two = p.on_sm == 2 && s.columns > at_once;
-    const int slots = two ? 2 * at_once : at_once, waves = (s.columns + slots - 1) / slots;
+    const int slots = two ? exl3_clusters_at_twice(gpu.multiprocessors, p.cluster) : at_once;
+    const int waves = (s.columns + slots - 1) / slots;
     const int each = p.warps >= kManyWarps ? kMany : two ? kTwo : kFew;
     const int starts = p.cluster == 1 && p.columns > 1 ? 1 : waves;
     const int64_t cost =
