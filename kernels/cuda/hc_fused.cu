@@ -49,14 +49,17 @@ struct Layout {
 // This thread block's part of a row: its half stream mixed, the collapse of its channels, the tap.
 __device__ void mix_row(const HcStepParams& p, int64_t r, int rank, uint16_t* x, uint16_t* h) {
   const int stream = rank / 2, first = rank % 2 * (p.hidden / 2);
+  const MixScales scales(p, r);
   for (int i = threadIdx.x * 4; i < p.hidden / 2; i += kThreads * 4) {
     const int channel = first + i;
-    const Mixed m = mixed_channels(p, r, channel);
+    Channels four;
+    four.load(p, r, channel);
+    const Mixed m = mixed_channels(four, scales, p.y != nullptr);
 #pragma unroll
     for (int k = 0; k < kStreams; ++k)
       if (k == stream) *reinterpret_cast<uint2*>(x + i) = packed(m.v[k]);
     float collapsed[4], tap[4];
-    collapse_channels(p, r, m, collapsed, tap);
+    collapse_channels(m, scales, collapsed, tap);
     *reinterpret_cast<uint2*>(h + i) = packed(collapsed);
     if (p.tap != nullptr && stream == 0)
       *reinterpret_cast<uint2*>(p.tap + r * p.tap_stride + channel) = packed(tap);

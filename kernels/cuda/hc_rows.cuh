@@ -15,36 +15,58 @@ __device__ __forceinline__ float half_high(uint32_t two) {
   return __uint_as_float(two & 0xffff0000u);
 }
 
-// Four channels of all streams of a row, mixed with y where there is one.
+// A row's coefficients as a thread holds them.
+struct MixScales {
+  float post[kWideStreams], comb[kWideStreams * kWideStreams], pre[kWideStreams];
+  __device__ __forceinline__ MixScales(const HcStepParams& p, int64_t r) {
+#pragma unroll
+    for (int k = 0; k < kWideStreams; ++k) pre[k] = p.pre_in[r * kWideStreams + k];
+    if (p.y == nullptr) return;
+#pragma unroll
+    for (int k = 0; k < kWideStreams; ++k) post[k] = p.post_in[r * kWideStreams + k];
+#pragma unroll
+    for (int k = 0; k < kWideStreams * kWideStreams; ++k)
+      comb[k] = p.comb_in[r * kWideStreams * kWideStreams + k];
+  }
+};
+
+// Four channels of all streams of a row, and of y where there is one, as they lie in memory.
+struct Channels {
+  uint2 x[kWideStreams];
+  float4 y;
+  __device__ __forceinline__ void load(const HcStepParams& p, int64_t r, int channel) {
+    const int64_t h = p.hidden;
+    const uint16_t* from = p.streams + r * kWideStreams * h + channel;
+#pragma unroll
+    for (int j = 0; j < kWideStreams; ++j) x[j] = *reinterpret_cast<const uint2*>(from + j * h);
+    if (p.y != nullptr) y = *reinterpret_cast<const float4*>(p.y + r * h + channel);
+  }
+};
+
+// The same mixed.
 struct Mixed {
   float v[kWideStreams][4];
 };
-__device__ __forceinline__ Mixed mixed_channels(const HcStepParams& p, int64_t r, int channel) {
-  const int64_t h = p.hidden;
-  const uint16_t* x = p.streams + r * kWideStreams * h + channel;
+__device__ __forceinline__ Mixed mixed_channels(const Channels& c, const MixScales& s, bool mixes) {
   Mixed m;
 #pragma unroll
   for (int j = 0; j < kWideStreams; ++j) {
-    const uint2 four = *reinterpret_cast<const uint2*>(x + j * h);
-    m.v[j][0] = half_low(four.x);
-    m.v[j][1] = half_high(four.x);
-    m.v[j][2] = half_low(four.y);
-    m.v[j][3] = half_high(four.y);
+    m.v[j][0] = half_low(c.x[j].x);
+    m.v[j][1] = half_high(c.x[j].x);
+    m.v[j][2] = half_low(c.x[j].y);
+    m.v[j][3] = half_high(c.x[j].y);
   }
-  if (p.y == nullptr) return m;
-  const float4 y4 = *reinterpret_cast<const float4*>(p.y + r * h + channel);
-  const float y[4] = {round_bf16(y4.x), round_bf16(y4.y), round_bf16(y4.z), round_bf16(y4.w)};
-  const float* post = p.post_in + r * kWideStreams;
-  const float* comb = p.comb_in + r * kWideStreams * kWideStreams;
+  if (!mixes) return m;
+  const float y[4] = {round_bf16(c.y.x), round_bf16(c.y.y), round_bf16(c.y.z), round_bf16(c.y.w)};
   Mixed out;
 #pragma unroll
   for (int k = 0; k < kWideStreams; ++k)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float s = m.v[0][i] * comb[k];
+      float sum = m.v[0][i] * s.comb[k];
 #pragma unroll
-      for (int j = 1; j < kWideStreams; ++j) s += m.v[j][i] * comb[j * kWideStreams + k];
-      out.v[k][i] = round_bf16(y[i] * post[k] + s);
+      for (int j = 1; j < kWideStreams; ++j) sum += m.v[j][i] * s.comb[j * kWideStreams + k];
+      out.v[k][i] = round_bf16(y[i] * s.post[k] + sum);
     }
   return out;
 }
@@ -54,14 +76,13 @@ __device__ __forceinline__ uint2 packed(const float (&v)[4]) {
 }
 
 // The collapse of four channels, and the mean over streams, before they are rounded.
-__device__ __forceinline__ void collapse_channels(const HcStepParams& p, int64_t r, const Mixed& m,
+__device__ __forceinline__ void collapse_channels(const Mixed& m, const MixScales& s,
                                                   float (&collapsed)[4], float (&mean)[4]) {
-  const float* pre = p.pre_in + r * kWideStreams;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    float sum = m.v[0][c] * pre[0];
+    float sum = m.v[0][c] * s.pre[0];
 #pragma unroll
-    for (int k = 1; k < kWideStreams; ++k) sum += m.v[k][c] * pre[k];
+    for (int k = 1; k < kWideStreams; ++k) sum += m.v[k][c] * s.pre[k];
     collapsed[c] = sum;
     mean[c] = (((m.v[0][c] + m.v[1][c]) + m.v[2][c]) + m.v[3][c]) / 4.0f;
   }
