@@ -132,3 +132,85 @@ BOOST_AUTO_TEST_CASE(a_bad_row_keeps_the_tokens_before_it) {
   BOOST_TEST(fine.status.ok());
   BOOST_TEST((fine.accepted == std::vector<int32_t>{7, 8}));
 }
+
+// A device's tokens count as the sampler's do: rows as choice_rows asks for them, chosen one by one
+// by the functions that a device runs.
+BOOST_AUTO_TEST_CASE(chosen_tokens_count_like_sampled_ones) {
+  std::mt19937_64 rng(11);
+  for (int round = 0; round < 300; ++round) {
+    StepPlan plan;
+    SampleSpec spec;
+    spec.slot = 2;
+    spec.verify_rows = 1 + static_cast<int32_t>(rng() % 6);
+    spec.position = 4;
+    spec.seed = rng();
+    spec.temperature = round % 3 == 0 ? 0.0F : 0.8F;
+    spec.top_p = round % 3 == 0 ? 0.9F : 1.0F;  // greedy rows may have one
+    spec.min_p = round % 3 == 1 ? 0.05F : 0.0F;
+    Slice slice;
+    slice.slot = spec.slot;
+    slice.rows = slice.logits_rows = spec.verify_rows;
+    plan.slices.push_back(slice);
+    plan.samples.push_back(spec);
+    const std::vector<SampleRow> ask = choice_rows(plan);
+    const auto rows = static_cast<size_t>(spec.verify_rows);
+    BOOST_REQUIRE_EQUAL(ask.size(), rows);
+    std::vector<float> logits(rows * kVocab);
+    for (float& x : logits) x = static_cast<float>(rng() % 1000) / 200.0F;
+    if (round % 5 == 4) logits[rng() % logits.size()] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<int32_t> tokens, states, drafts;
+    for (size_t i = 0; i < rows; ++i) {
+      const std::vector<uint32_t> changed(kWords);
+      SampleScan scan;
+      scan.row = ask[i];
+      SampleBest best;
+      bool finite = true;
+      for (const bool draw : {false, true}) {
+        if (draw && scan.row.greedy != 0) break;
+        scan.draw = draw;
+        best = {};
+        sample_plain(scan, &logits[i * kVocab], kVocab, changed.data(), 0, 1, best, finite);
+        scan.largest = best.score;
+      }
+      tokens.push_back(finite ? best.id : -1);
+      states.push_back(static_cast<int32_t>(finite ? SampleState::kDone : SampleState::kNonFinite));
+      if (i + 1 < rows) drafts.push_back(rng() % 4 == 0 ? 1 : best.id);
+    }
+    const std::vector<int32_t> prompt = {1, 2, 3, 4};
+    Sampler sampler(kVocab);
+    TokenHistory sampled_history, chosen_history;
+    sampled_history.write(0, prompt);
+    chosen_history.write(0, prompt);
+    SampledTokens sampled, chosen;
+    verify(sampler, spec, logits, drafts, {}, sampled_history, sampled);
+    verify_chosen(spec, tokens, states, drafts, chosen_history, chosen);
+    BOOST_REQUIRE(chosen.accepted == sampled.accepted);
+    BOOST_REQUIRE_EQUAL(chosen.status.message(), sampled.status.message());
+    BOOST_REQUIRE_EQUAL(chosen_history.size(), sampled_history.size());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(only_plain_rows_are_asked_for) {
+  StepPlan plan;
+  Slice slice;
+  slice.rows = slice.logits_rows = 1;
+  plan.slices.push_back(slice);
+  plan.samples.emplace_back();
+  const auto asked = [&](auto change) {
+    StepPlan other = plan;
+    change(other.samples[0]);
+    return !choice_rows(other).empty();
+  };
+  BOOST_CHECK(asked([](SampleSpec&) {}));
+  BOOST_CHECK(asked([](SampleSpec& s) { s.min_p = 0.1F; }));
+  BOOST_CHECK(asked([](SampleSpec& s) { s.temperature = 0, s.top_p = 0.5F, s.top_k = 3; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.top_p = 0.5F; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.top_k = 3; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.presence_penalty = 0.1F; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.frequency_penalty = 0.1F; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.repetition_penalty = 1.1F; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.top_logprobs = 0; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.mask_slot = 0; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.scored_rows = 1; }));
+  BOOST_CHECK(!asked([](SampleSpec& s) { s.logit_bias.emplace_back(3, 1.0F); }));
+}
