@@ -82,7 +82,6 @@ Status read_best_of(const Json& value, const Defaults&, ChatCall&) {
 }
 
 constexpr auto kUsed = FieldUse::kUsed;
-constexpr auto kIgnored = FieldUse::kIgnored;
 constexpr auto kRefused = FieldUse::kRefused;
 
 // clang-format off

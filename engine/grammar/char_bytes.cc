@@ -105,8 +105,8 @@ class Utf8Tree {
   int32_t intern(Node node) {
     uint64_t hash = node.last ? 1 : 2;
     for (const Range& r : node.ranges) {
-      hash = (hash ^
-              (static_cast<uint64_t>(static_cast<uint32_t>(r.to)) << 16 | r.low << 8 | r.high)) *
+      const auto bytes = uint64_t{r.low} << 8 | r.high;
+      hash = (hash ^ (static_cast<uint64_t>(static_cast<uint32_t>(r.to)) << 16 | bytes)) *
              0xFF51AFD7ED558CCDU;
       hash ^= hash >> 32;
     }
