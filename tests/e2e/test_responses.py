@@ -27,6 +27,19 @@ def test_whole(client):
     assert reply.error is None and reply.incomplete_details is None
 
 
+def test_logprobs(client):
+    options = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    part = create(client, "echo ab", **options).output[0].content[0]
+    assert [e.token for e in part.logprobs][:2] == ["a", "b"]
+    assert part.logprobs[0].logprob == -0.5 and part.logprobs[0].top_logprobs[0].token == "a"
+    assert create(client, "echo ab").output[0].content[0].logprobs == []
+    events = list(create(client, "echo ab", stream=True, **options))
+    streamed = [e.token for event in events if event.type == "response.output_text.delta"
+                for e in event.logprobs]
+    done = [e for e in events if e.type == "response.output_text.done"][0]
+    assert streamed[:2] == ["a", "b"] and [e.token for e in done.logprobs] == streamed
+
+
 ORDER = {
     "count 3": ["created", "in_progress", "output_item.added", "content_part.added",
                 "output_text.delta", "output_text.done", "content_part.done", "output_item.done",
