@@ -109,6 +109,20 @@ def test_logprobs_are_of_the_model(client):
     assert len(old.choices[0].logprobs.tokens) == old.usage.completion_tokens
 
 
+def test_earlier_reasoning_is_kept_when_asked_for(daemon):
+    turns = [{"role": "user", "content": "one"},
+             {"role": "assistant", "content": "two", "reasoning_content": "because of that"},
+             {"role": "user", "content": "three"}]
+    prompts = []
+    for kwargs in ({}, {"drop_thinking": True}, {"drop_thinking": False}):
+        body = {"messages": turns, "chat_template_kwargs": {"thinking": True, **kwargs}}
+        ids = json.loads(daemon.request("POST", "/tokenize", body)[2])["tokens"]
+        text = daemon.request("POST", "/detokenize", {"tokens": ids})[2]
+        prompts.append(json.loads(text)["prompt"])
+    assert prompts[0] == prompts[1] and "because of that" not in prompts[0]
+    assert "<think>because of that</think>two" in prompts[2]
+
+
 def test_prompt_logprobs_are_what_the_model_said(client, daemon):
     """A text that it wrote, scored: the same numbers; and a scored prompt is gone on with alike."""
     options = {"model": "tiny", "temperature": 0, "logprobs": 3}
