@@ -80,7 +80,7 @@ Daemon::~Daemon() { TF_CHECK_EQ(uv_loop_close(&loop_), 0); }
 
 http::ServerHooks Daemon::api_hooks() {
   http::ServerHooks hooks;
-  hooks.handle = [this](std::shared_ptr<http::Exchange> e) { api_->handle(e); };
+  hooks.handle = [this](const std::shared_ptr<http::Exchange>& e) { api_->handle(e); };
   hooks.precheck = [this](const http::Request& r) { return api_->precheck(r); };
   hooks.decorate = [this](const http::Request& q, http::Response& r) { api_->decorate(q, r); };
   hooks.error_body = [](const http::Request& q, int status, std::string_view message) {
@@ -91,7 +91,7 @@ http::ServerHooks Daemon::api_hooks() {
 
 http::ServerHooks Daemon::control_hooks() {
   http::ServerHooks hooks = api_hooks();
-  hooks.handle = [this](std::shared_ptr<http::Exchange> e) { control_->handle(e); };
+  hooks.handle = [this](const std::shared_ptr<http::Exchange>& e) { control_->handle(e); };
   hooks.precheck = [this](const http::Request& r) { return control_->precheck(r); };
   hooks.decorate = nullptr;
   return hooks;
@@ -141,8 +141,8 @@ int Daemon::open_sockets() {
 Result<std::unique_ptr<Engine>> Daemon::engine_from(const EngineFactory& factory) {
   const int64_t idle_s = start_.config.engine_idle_unload_s;
   if (idle_s == 0) return factory(start_.engine, clock_, log_);
-  TF_ASSIGN_OR_RETURN(
-      auto engine, IdleEngine::create(factory, start_.engine, idle_s * 1'000'000, clock_, log_));
+  TF_ASSIGN_OR_RETURN(auto engine,
+                      IdleEngine::create(factory, start_.engine, idle_s * 1'000'000, clock_, log_));
   idle_ = engine.get();
   return std::unique_ptr<Engine>(std::move(engine));
 }

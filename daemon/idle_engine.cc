@@ -104,7 +104,8 @@ Result<RequestId> IdleEngine::submit(Request request, std::shared_ptr<RequestSin
   const int64_t left_us = load_us_ - loaded_for_us;
   if (left_us > options_.queue_deadline_us)
     return loading_again(", which takes about " + seconds(left_us) + " more");
-  if (waiting_.size() >= static_cast<size_t>(options_.slots + options_.queue_requests))
+  if (waiting_.size() >=
+      static_cast<size_t>(options_.slots) + static_cast<size_t>(options_.queue_requests))
     return Status(StatusCode::kTooMany,
                   std::to_string(waiting_.size()) + " requests are waiting already", "",
                   "queue_full");

@@ -38,7 +38,7 @@ inline std::string default_socket_path() {
   const auto usable = [](const std::string& directory, int mode) {
     return access(directory.c_str(), mode) == 0;
   };
-  const std::string service = std::string(kRuntimeDirectory) + "/" + std::string(kSocketName);
+  std::string service = std::string(kRuntimeDirectory) + "/" + std::string(kSocketName);
   if (const char* given = std::getenv("RUNTIME_DIRECTORY"); given != nullptr && *given == '/') {
     return std::string(given) + "/" + std::string(kSocketName);
   }

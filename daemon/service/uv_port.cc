@@ -48,8 +48,8 @@ void UvPort::on_readable() {
 }
 
 void UvPort::run_on_worker(std::function<void()> work, std::function<void()> done) {
-  auto* job = new Job{{}, std::move(work), std::move(done)};
-  job->request.data = job;
+  auto job = std::make_unique<Job>(Job{{}, std::move(work), std::move(done)});
+  job->request.data = job.get();
   const int code = uv_queue_work(
       loop_, &job->request, [](uv_work_t* request) { static_cast<Job*>(request->data)->work(); },
       [](uv_work_t* request, int) {
@@ -57,6 +57,7 @@ void UvPort::run_on_worker(std::function<void()> work, std::function<void()> don
         owned->done();
       });
   TF_CHECK_EQ(code, 0);
+  (void)job.release();  // the request has it, until it is done
 }
 
 void UvPort::close() { uv_close(reinterpret_cast<uv_handle_t*>(&poll_), nullptr); }
