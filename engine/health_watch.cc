@@ -21,10 +21,10 @@ void HealthWatch::answered(bool empty) {
   empty_answers_ = empty ? std::min(empty_answers_ + 1, kSignEmptyAnswers) : 0;
 }
 
-// Over the whole buckets of the window, once there have been as many.
+// Over the window, once there has been as much since the first bucket, which was not whole.
 bool HealthWatch::few_right(int64_t now_us) const {
   const int64_t number = now_us / kBucketUs;
-  if (first_bucket_ < 0 || number - first_bucket_ < kSignBuckets) return false;
+  if (first_bucket_ < 0 || number - first_bucket_ <= kSignBuckets) return false;
   int64_t known = 0;
   int64_t right = 0;
   for (const Bucket& b : buckets_) {

@@ -127,13 +127,11 @@ void GroupTier::unstage(const BlockDigest& name, CacheNote::Kind kind) {
 std::vector<TierEvent> GroupTier::take_events() {
   for (TierEvent& event : own_.take_events()) {
     const RecordKey key = key_of(event.note);
-    if (event.kind == TierEvent::Kind::kUntrue) {
-      events_.push_back(std::move(event));
-      continue;
-    }
-    if (event.kind == TierEvent::Kind::kProved) {
+    const bool proved = event.kind == TierEvent::Kind::kProved;
+    if (proved || event.kind == TierEvent::Kind::kUntrue) {
+      // One of before the ranks were apart may still be there.
       std::erase_if(proved_, [&](const CacheNote& n) { return key_of(n) == key; });
-      proved_.push_back(std::move(event.note));
+      proved ? proved_.push_back(std::move(event.note)) : events_.push_back(std::move(event));
       continue;
     }
     if (event.kind == TierEvent::Kind::kGone) {

@@ -171,8 +171,8 @@ BOOST_AUTO_TEST_CASE(whatever_happens_the_rules_hold) {
   for (int life = 0; life < 200; ++life) {
     Watched w;
     int wrong_in_a_row = 0;
-    bool without_drafts = false;  // was the last wrong one asked so
-    int64_t poor_since = -1;
+    bool without_drafts = false;                  // was the last wrong one asked so
+    std::vector<std::pair<int64_t, int>> rounds;  // bucket of ten seconds, right of 50
     int empty_in_a_row = 0;
     bool poor = rng() % 2;
     bool empty = rng() % 2;
@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(whatever_happens_the_rules_hold) {
       w.now += kSecond;
       w.watch.drafts(w.now, 50, poor ? 0 : 40);
       w.watch.answered(empty);
-      poor_since = poor ? (poor_since < 0 ? w.now : poor_since) : -1;
+      rounds.emplace_back(w.now / (10 * kSecond), poor ? 0 : 40);
       empty_in_a_row = empty ? empty_in_a_row + 1 : 0;
       for (Action a = w.watch.next(w.now); a != Action::kNone; a = w.watch.next(w.now)) {
         if (a == Action::kAskCanary) {
@@ -193,14 +193,26 @@ BOOST_AUTO_TEST_CASE(whatever_happens_the_rules_hold) {
           if (!wrong) empty_in_a_row = 0;
         } else if (a == Action::kAlarm) {
           ++alarms;
-          const bool signs = poor_since >= 0 && w.now - poor_since >= kSignWindowUs / 6 * 5 &&
-                             empty_in_a_row >= kSignEmptyAnswers;
+          int right = 0;
+          int known = 0;
+          for (const auto& [bucket, n] : rounds) {
+            if (bucket < w.now / (10 * kSecond) - 6) continue;
+            right += n;
+            known += 50;
+          }
+          const bool signs =
+              known >= 60 * 50 && 100 * right < 3 * known && empty_in_a_row >= kSignEmptyAnswers;
           BOOST_REQUIRE((wrong_in_a_row > 0 || signs));
         } else if (a == Action::kNewStart) {
           ++starts;
           BOOST_REQUIRE(wrong_in_a_row >= 1);
           BOOST_REQUIRE(without_drafts);
           w.watch.began_anew(w.now);
+          rounds.clear();
+          empty_in_a_row = 0;
+        } else if (a == Action::kAllClear) {
+          rounds.clear();
+          empty_in_a_row = 0;
         }
       }
     }
