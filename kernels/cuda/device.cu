@@ -135,6 +135,7 @@ class CudaDevice final : public Device {
   }
   Status download(void* host, const void* from, int64_t bytes, Stream& stream) override {
     CudaStream& s = cuda_stream(stream);
+    if (s.error().empty()) s.wait();  // a copy to memory that isn't pinned would wait, uncounted
     if (s.error().empty())
       s.check(cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
                               s.handle()),

@@ -21,7 +21,7 @@ CudaStream::~CudaStream() {
 bool CudaStream::create() {
   wait_each_ = std::getenv("TENSORFOLD_CUDA_SYNC") != nullptr;
   const char* warm = std::getenv("TENSORFOLD_CUDA_WARM");
-  warms_ = warm == nullptr || std::strcmp(warm, "off") != 0;
+  warms_ = warm != nullptr && std::strcmp(warm, "on") == 0;
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&shared_bytes_max_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),

@@ -33,7 +33,7 @@ class CudaStream final : public Stream {
   // Counters in device memory, [kTickets]: zero before a launch, and it leaves them so. With them
   // the last block of a launch finds out that it is the last.
   int32_t* tickets() const { return tickets_; }
-  bool warms() const { return warms_; }  // unless TENSORFOLD_CUDA_WARM is "off"
+  bool warms() const { return warms_; }                           // TENSORFOLD_CUDA_WARM is "on"
   int64_t shared_bytes_max() const { return shared_bytes_max_; }  // of a block, when asked for
 
   // Right after a launch: `kernel` is a string that stays; a, b, c are its shapes.
@@ -69,7 +69,7 @@ class CudaStream final : public Stream {
   std::byte* piece_ = nullptr;
   int shared_bytes_max_ = 0;
   int64_t waited_ns_ = 0;
-  bool warms_ = true;
+  bool warms_ = false;
   bool wait_each_ = false;
   Launch launches_[kLaunchesKept];
   int64_t launch_count_ = 0;
