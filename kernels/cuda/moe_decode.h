@@ -1,9 +1,9 @@
 // moe_decode: routed and shared experts with EXL3 weights for generated rows (class D).
 //
 // The formula is kernels/moe_experts.h: g = bf16(w1 x), u = bf16(w3 x), clamps, z = bf16((silu(g)
-// u) w_e), y = sum of w2 z in ascending expert id, the shared expert last, fp32. Two launches: the
-// work list, the rotated rows, gate and up; SwiGLU, down and the sum. A trellis is read and
-// decoded once per kMoeRowsPerEntry rows of its expert. Widths may differ per matrix.
+// u) w_e), y = sum of w2 z in ascending expert id, the shared expert last, fp32. Three launches:
+// the work list with the rotated rows; gate, up and SwiGLU; down and the sum. A trellis is read
+// and decoded once per kMoeRowsPerEntry rows of its expert. Widths may differ per matrix.
 //
 // Row invariance: bits of a row depend on its own inputs alone. Tuned weights only: mul1, 2..6
 // bits, order "lanes"; the caller takes another path for anything else.

@@ -1,180 +1,117 @@
-// Gate and up of the MoE of generated rows, with the work list and the rows' rotation.
+// Gate, up and SwiGLU of the MoE of generated rows.
 //
-// Every thread block builds the list for itself (some microseconds less than a launch of its own)
-// and rotates what its range of units needs. Units: (entry, matrix, chunk or leaf of the inputs,
-// column of 128 intermediate outputs). Sums go to the workspace; moe_down adds them.
-#include "kernels/cuda/moe_group.cuh"
-#include "kernels/cuda/moe_list.cuh"
+// Warps take units (entry, matrix, 64 intermediate outputs, chunk of the inputs) on their own, with
+// no barrier between them. The last unit of an entry's 128 outputs adds all chunks in ascending
+// order, then rotation, SwiGLU, the rotation for w2 and its quantisation.
+#include "kernels/cuda/moe_decode_device.cuh"
 
 namespace tensorfold::cuda {
 namespace {
 
-struct GateJob {
-  const MoeDecodeArgs& a;
-  bool fine;
-  static constexpr int kBatch = 5;
-  struct Raw {
-    uint2 x, suh;
-  };
-
-  __device__ __forceinline__ int pieces() const { return fine ? a.gate.leaves : a.gate.chunks; }
-  __device__ __forceinline__ GroupPhase phase(const GroupShared& s, int64_t at, int64_t end) const {
-    const int columns = a.down.blocks;
-    GroupPhase p;
-    p.column = static_cast<int>(at % columns);
-    p.columns = static_cast<int>(min(int64_t{columns - p.column}, end - at));
-    const int rest = static_cast<int>(at / columns);
-    p.piece = rest % pieces();
-    p.matrix = rest / pieces() % 2;
-    p.number = rest / pieces() / 2;
-    p.entry =
-        p.number < kShortList ? s.list.entries[p.number] : a.at<MoeEntry>(a.l.entries)[p.number];
-    const MoeExpertExl3& e = a.p.expert[p.entry.expert];
-    p.weight = p.matrix == 0 ? e.w1 : e.w3;
-    p.set_piece(a.gate, fine);
-    return p;
-  }
-  __device__ __forceinline__ void load(Raw& r, const GroupPhase& p, int pair, int block,
-                                       int lane) const {
-    const uint16_t* x = a.p.x + pair / (a.p.topk + 1) * a.p.x_stride;
-    const int k = block * 128 + 4 * lane, n = a.p.hidden;
-    r.suh = __ldg(reinterpret_cast<const uint2*>(p.weight.suh + k));
-    if (k + 4 <= n) {
-      r.x = *reinterpret_cast<const uint2*>(x + k);
-    } else {
-      const auto one = [&](int i) { return k + i < n ? static_cast<uint32_t>(x[k + i]) : 0u; };
-      r.x = make_uint2(one(0) | one(1) << 16, one(2) | one(3) << 16);
-    }
-  }
-  __device__ __forceinline__ QuantBlock quantise(const Raw& r, int lane) const {
-    const float2 s = __half22float2(*reinterpret_cast<const __half2*>(&r.suh.x));
-    const float2 u = __half22float2(*reinterpret_cast<const __half2*>(&r.suh.y));
-    float v[4] = {bf16_low(r.x.x) * s.x, bf16_high(r.x.x) * s.y, bf16_low(r.x.y) * u.x,
-                  bf16_high(r.x.y) * u.y};
-    hadamard_block(v, lane);
-    QuantBlock q = quantise_block(v);
-#ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
-    if (a.p.rows > 8) q.low &= 0xFCFCFCFCu;
-#endif
-    return q;
-  }
-  // Where a rotated word waits before it is spread: word lane of `column` of a block.
-  template <int RG>
-  static __device__ __forceinline__ int waiting(int block, int column, int lane) {
-    return block * 1024 * RG + ((lane >> 4) * 4 + (lane & 3)) * 32 * RG + column * 4 +
-           ((lane >> 2) & 3);
-  }
-  template <int RG>
-  __device__ __noinline__ void fill(GroupShared& s, const GroupPhase& p, int sub, int blocks,
-                                    int warp, int lane) const {
-    const int rows = p.entry.count, tasks = rows * blocks;
-    const auto pair = [&](int row) {
-      const int slot = p.entry.first + row;
-      return slot < kShortList ? s.list.slots[slot] : a.at<int32_t>(a.l.slots)[slot];
-    };
-#pragma unroll 1
-    for (int base = warp; base < tasks; base += kGroupWarps * kBatch) {
-      Raw raw[kBatch];  // all loads first
+// Sums of g and u of four outputs -> z of the row, rotated for w2 and quantised.
+__device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair, int column,
+                       int lane, float (&g)[4], float (&u)[4]) {
+  const int n = column * 128 + 4 * lane;
+  const int slot = pair % (a.p.topk + 1), row = pair / (a.p.topk + 1);
+  const float weight = slot == a.p.topk ? 1.0f : a.p.weights[row * a.p.topk + slot];
+  float gs[4], us[4], ds[4], z[4];
+  load_half4(e.w1.svh + n, gs);
+  load_half4(e.w3.svh + n, us);
+  load_half4(e.w2.suh + n, ds);
+  hadamard_block(g, lane);
+  hadamard_block(u, lane);
+  const float limit = a.p.swiglu_limit;
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int task = min(base + kGroupWarps * i, tasks - 1);
-        load(raw[i], p, pair(task % rows), p.begin + sub + task / rows, lane);
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int task = base + kGroupWarps * i;
-        if (task >= tasks) break;
-        const int row = task % rows, block = task / rows;
-        const QuantBlock q = quantise(raw[i], lane);
-        s.tile[waiting<RG>(block, 2 * row, lane)] = q.high;
-        s.tile[waiting<RG>(block, 2 * row + 1, lane)] = q.low;
-        if (lane == 0) s.scale[block * 4 * RG + row] = make_float2(q.scale, q.shift);
-      }
-    }
-    __syncthreads();
-    TileWords<RG> word;
-#pragma unroll
-    for (int b = 0; b < kTileBlocks / RG; ++b)
-#pragma unroll
-      for (int u = 0; u < 2; ++u)
-#pragma unroll
-        for (int rg = 0; rg < RG; ++rg)
-          word[b][u][rg] =
-              b < blocks ? s.tile[b * 1024 * RG + (u * 4 + warp) * 32 * RG + rg * 32 + lane] : 0;
-    add_shifts<RG>(s, p, blocks);
-    __syncthreads();
-    spread_tile<RG>(s, word, blocks, warp, lane);
+  for (int i = 0; i < 4; ++i) {
+    float gv = bf16_round(g[i] * (kMul1Slope * gs[i]));
+    float uv = bf16_round(u[i] * (kMul1Slope * us[i]));
+    gv = gv > limit ? limit : gv;
+    uv = uv > limit ? limit : uv;
+    uv = uv < -limit ? -limit : uv;
+    const float silu = gv / (1.0f + expf(-gv));
+    z[i] = n + i < a.p.intermediate ? bf16_round(silu * uv * weight) * ds[i] : 0.0f;
   }
-  // This lane's place in the sums of a row.
-  __device__ __forceinline__ float* sums(const GroupPhase& p, int row, int column, int warp,
-                                         int lane) const {
-    const int64_t slot = p.entry.first + row;
-    return a.at<float>(a.l.parts) +
-           ((slot * 2 + p.matrix) * pieces() + p.piece) * a.padded_inter() + column * 128 +
-           32 * warp + (lane >> 2);
-  }
-  template <int RG>
-  __device__ __forceinline__ void resume(GroupShared&, const GroupPhase& p, int column, int warp,
-                                         int lane, ColumnSums<RG>& total) const {
-    load_column<RG>(p.entry.count, lane, total,
-                    [&](int row) { return sums(p, row, column, warp, lane); });
-  }
-  template <int RG>
-  __device__ __forceinline__ void keep(GroupShared&, const GroupPhase& p, int column, bool,
-                                       int warp, int lane, const ColumnSums<RG>& total) const {
-    store_column<RG>(p.entry.count, lane, total,
-                     [&](int row) { return sums(p, row, column, warp, lane); });
-  }
-};
-
-// Rows that no expert of this rank takes get zeros, and the counters of moe_down begin at zero.
-__device__ void clear(const MoeDecodeArgs& a, const MoeRowList& list, int warp, int lane) {
-  const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
-  auto* counters = a.at<int32_t>(a.l.z_done);
-  for (int64_t i = block * kGroupThreads + 32 * warp + lane; i < a.l.counters;
-       i += blocks * kGroupThreads)
-    counters[i] = 0;
-  const int each = a.p.topk + 1;
-  const bool staged = a.p.rows * each <= kMoeStagedPairs;
-  for (int row = warp * blocks + block; row < a.p.rows; row += blocks * kGroupWarps) {
-    bool present = false;
-    if (lane < each)
-      present = staged ? list.staged[row * each + lane] >= 0
-                       : a.p.expert[a.expert_of(row * each + lane)].w1.trellis != nullptr;
-    if (__any_sync(0xffffffffu, present)) continue;
-    for (int n = lane; n < a.p.hidden; n += 32) a.p.y[int64_t{row} * a.p.hidden + n] = 0.0f;
-  }
+  hadamard_block(z, lane);
+  const QuantBlock q = quantise_block(z);
+  const int inter = a.padded_inter();
+  auto* to = a.at<uint8_t>(a.l.zq) + int64_t{pair} * 2 * inter + column * 128;
+  reinterpret_cast<uint32_t*>(to)[lane] = q.high;
+  reinterpret_cast<uint32_t*>(to + inter)[lane] = q.low;
+  if (lane == 0)
+    a.at<float2>(a.l.zs)[int64_t{pair} * a.down.blocks + column] = make_float2(q.scale, q.shift);
 }
 
-__global__ void __launch_bounds__(kGroupThreads, TF_GROUP_BLOCKS)
+// Sum of the chunks of one matrix at four outputs of a pair.
+__device__ __forceinline__ void sum_chunks(const MoeDecodeArgs& a, int64_t pair, int matrix, int at,
+                                           float (&v)[4]) {
+  const int inter = a.padded_inter();
+  const auto* from = a.at<float>(a.l.parts) + (pair * 2 + matrix) * a.gate.chunks * inter + at;
+  float4 part[kMoeGateChunksMax];  // all loads first, then the sum in order
+#pragma unroll
+  for (int c = 0; c < kMoeGateChunksMax; ++c)
+    if (c < a.gate.chunks)
+      part[c] = __ldcg(reinterpret_cast<const float4*>(from + int64_t{c} * inter));
+  v[0] = v[1] = v[2] = v[3] = 0;
+#pragma unroll
+  for (int c = 0; c < kMoeGateChunksMax; ++c)
+    if (c < a.gate.chunks) add4(v, part[c]);
+}
+
+template <bool kEight>
+__global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
     moe_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  auto& s = *reinterpret_cast<GroupShared*>(memory);
-  static_assert(sizeof(MoeRowList) <= sizeof(GroupShared::tile));
-  auto& list = *reinterpret_cast<MoeRowList*>(s.tile);
-  const int warp = static_cast<int>(threadIdx.x) >> 5, lane = static_cast<int>(threadIdx.x) & 31;
-  for (int e = static_cast<int>(threadIdx.x); e <= a.p.experts; e += kGroupThreads)
-    list.count[e] = 0;
+  const int lane = threadIdx.x & 31;
+  const int h = a.padded_hidden(), inter = a.padded_inter();
   wait_for_previous();
-  build_row_list(a, list, s.list, kGroupThreads);
-  clear(a, list, warp, lane);
-  const int4 sizes = make_int4(list.entries, list.slots, 0, list.large);
-  const int columns = 2 * a.down.blocks;  // of an entry
-  const GateJob job{a, fine_pieces(sizes.x, int64_t{sizes.x} * columns * a.gate.chunks)};
-  if (threadIdx.x == 0)
-    *a.at<int4>(a.l.entry_count) = make_int4(sizes.x, sizes.y, job.fine ? 1 : 0, sizes.w);
-  __syncthreads();
-  __threadfence();
-  allow_next();  // the next kernel may read the work list from here on
-  const int64_t each = int64_t{columns} * job.pieces();
-  const GroupRange range(sizes.w * each, sizes.x * each, a.multiprocessors);
-  group_multiply(s, job, range, warp, lane);
+  allow_next();                      // the next kernel may read the work list from here on
+  const int of = 4 * a.gate.chunks;  // units of 128 outputs
+  const int units = *a.at<int32_t>(a.l.entry_count) * a.down.blocks * of;
+  MoeTickets tickets(a.at<int32_t>(a.l.tickets));
+  for (;;) {
+    const int index = tickets.take();
+    if (index >= units) break;
+    tickets.ask(lane);
+    const int unit = index % of, column = index / of % a.down.blocks;
+    const int number = index / of / a.down.blocks;
+    const MoeEntry entry = a.at<MoeEntry>(a.l.entries)[number];
+    const MoeExpertExl3& e = a.p.expert[entry.expert];
+    const int half = unit & 1, matrix = (unit >> 1) & 1, chunk = unit >> 2;
+    MoeUnit u;
+    u.weight = matrix == 0 ? &e.w1 : &e.w3;
+    u.strip = 2 * column + half;
+    u.begin = chunk * a.gate.chunk_blocks;
+    u.count = min(a.gate.chunk_blocks, a.gate.blocks - u.begin);
+    u.slots = a.at<int32_t>(a.l.slots) + entry.first;
+    u.rows = entry.count;
+    u.q = a.at<uint8_t>(a.l.xq) + matrix * 2 * h;
+    u.q_pair = 4 * h;
+    u.q_part = h;
+    u.scale = a.at<float2>(a.l.xs) + matrix * a.gate.blocks;
+    u.scale_pair = 2 * a.gate.blocks;
+    u.sums =
+        a.at<float>(a.l.parts) + (int64_t{matrix} * a.gate.chunks + chunk) * inter + 64 * u.strip;
+    u.sums_pair = int64_t{2} * a.gate.chunks * inter;
+    moe_run<kEight>(u, lane);
+    if (!moe_last(a.at<int32_t>(a.l.gate_done) + number * a.down.blocks + column, of, lane))
+      continue;
+    for (int r = 0; r < entry.count; ++r) {
+      const int pair = u.slots[r];
+      float gate[4], up[4];
+      sum_chunks(a, pair, 0, column * 128 + 4 * lane, gate);
+      sum_chunks(a, pair, 1, column * 128 + 4 * lane, up);
+      swiglu(a, e, pair, column, lane, gate, up);
+    }
+  }
 }
 
 }  // namespace
 
 cudaError_t launch_moe_gate_up(const MoeDecodeArgs& a, cudaStream_t stream) {
-  return launch_group(&moe_gate_up_kernel, a, stream);
+  unsigned blocks = 0;
+  const cudaError_t error = moe_grid(&blocks);
+  if (error != cudaSuccess) return error;
+  return a.entry_rows <= 4 ? launch_next(&moe_gate_up_kernel<false>, blocks, kMoeThreads, a, stream)
+                           : launch_next(&moe_gate_up_kernel<true>, blocks, kMoeThreads, a, stream);
 }
 
 }  // namespace tensorfold::cuda

@@ -9,33 +9,27 @@
 
 namespace tensorfold::cuda {
 
+inline constexpr int kMoeGateChunksMax = 4;  // parts of the inputs of gate and up
+inline constexpr int kMoeDownChunksMax = 1;
+
 constexpr int moe_padded(int n) { return (n + 127) / 128 * 128; }
 
-// Blocks of 128 inputs are added within leaves, leaves within chunks, chunks; each in ascending
-// order. So a chunk's leaves may be made by one thread block or by several.
+// A warp's unit is 64 outputs by one chunk of the inputs; chunks are added in ascending order.
 struct MoeCut {
-  int blocks = 0;
-  int leaf_blocks = 0;
-  int leaves = 0;
-  int chunk_leaves = 0;
+  int blocks = 0;        // input blocks of 128
+  int chunk_blocks = 0;  // of a chunk
   int chunks = 0;
 };
 
-constexpr MoeCut moe_cut(int inputs, int leaf_blocks, int chunk_leaves) {
+constexpr MoeCut moe_cut(int inputs, int chunks_max) {
   MoeCut c;
   c.blocks = moe_padded(inputs) / 128;
-  c.leaf_blocks = leaf_blocks;
-  c.leaves = (c.blocks + leaf_blocks - 1) / leaf_blocks;
-  c.chunk_leaves = chunk_leaves < c.leaves ? chunk_leaves : c.leaves;
-  c.chunks = (c.leaves + c.chunk_leaves - 1) / c.chunk_leaves;
+  c.chunk_blocks = (c.blocks + chunks_max - 1) / chunks_max;
+  c.chunks = (c.blocks + c.chunk_blocks - 1) / c.chunk_blocks;
   return c;
 }
-inline constexpr int kMoeGateChunkLeaves = 2;
-constexpr MoeCut moe_gate_cut(int hidden) { return moe_cut(hidden, 5, kMoeGateChunkLeaves); }
-constexpr MoeCut moe_down_cut(int intermediate) { return moe_cut(intermediate, 3, 1 << 20); }
-
-// Slots of calls that are so few that leaves are dealt out one by one.
-inline constexpr int kMoeFineSlots = 512;
+constexpr MoeCut moe_gate_cut(int hidden) { return moe_cut(hidden, kMoeGateChunksMax); }
+constexpr MoeCut moe_down_cut(int intermediate) { return moe_cut(intermediate, kMoeDownChunksMax); }
 
 // Rows of an expert that a prompt tile should hold: the mean and three deviations of a uniform
 // choice. It decides how often a trellis is decoded, never the order of a sum.
@@ -52,32 +46,30 @@ struct MoeEntry {
   int32_t expert = 0, first = 0, count = 0, unused = 0;  // slots [first, first + count)
 };
 
-// Byte offsets in the workspace. A pair is row * (topk + 1) + i; i = topk is the shared expert. A
-// slot is a pair's place by expert.
+// Byte offsets in the workspace. A pair is row * (topk + 1) + i; i = topk is the shared expert.
 struct MoeDecodeLayout {
-  int64_t entry_count = 0;  // int32: entries, slots, whether parts are of leaves, large entries
+  int64_t entry_count = 0;  // int32
   int64_t entries = 0;      // MoeEntry [pairs]
-  int64_t slots = 0;        // int32 [pairs] pair of each slot
-  int64_t slot_entry = 0;   // int2 [pairs] entry of each slot, expert
-  int64_t z_done = 0;       // int32 [pairs] blocks of an entry's rows for w2
-  int64_t leaf_done = 0;    // int32 [fine slots][H / 128] leaves of an entry's columns
+  int64_t slots = 0;        // int32 [pairs] pair of each slot, by expert
+  int64_t tickets = 0;      // int32: next unit of gate and up, of down
+  int64_t gate_done = 0;    // int32 [pairs][I / 128] units of an entry's output block
+  int64_t down_done = 0;    // int32 [pairs][H / 128] likewise
   int64_t row_done = 0;     // int32 [rows][H / 128] experts that are done
-  int64_t counters = 0;     // int32 of the three above, which lie side by side
-  int64_t parts = 0;        // fp32 [slots][gate, up][chunks][I], or [fine slots] .. [leaves] ..
-  int64_t down_parts = 0;   // fp32 [fine slots][leaves][H]
-  int64_t zq = 0;           // bytes [slots][high, low][I]; prompt rows: fp16
-  int64_t zs = 0;           // float2 [slots][I / 128]: scale, shift
-  int64_t ye = 0;           // fp32 [pairs][H]: the experts' outputs
-  int64_t xq = 0;           // prompt rows only: rotated rows
+  int64_t counters = 0;     // int32 of the four above, which lie side by side
+  int64_t xq = 0;           // bytes [pairs][gate, up][high, low][H]
+  int64_t xs = 0;           // float2 [pairs][gate, up][H / 128]
+  int64_t zq = 0;           // bytes [pairs][high, low][I]
+  int64_t zs = 0;           // float2 [pairs][I / 128]
+  int64_t parts = 0;        // fp32 [pairs][gate, up][chunks][I], then [pairs][chunks][H]
+  int64_t ye = 0;           // fp32 [pairs][H]
   int64_t bytes = 0;
 };
 
 constexpr MoeDecodeLayout moe_decode_layout(int rows, int hidden, int intermediate, int topk) {
   const int64_t pairs = int64_t{rows} * (topk + 1);
-  const int64_t fine = pairs < kMoeFineSlots ? pairs : kMoeFineSlots;
   const int64_t h = moe_padded(hidden), n = moe_padded(intermediate);
-  const MoeCut gate = moe_gate_cut(hidden);
-  const int64_t chunks = pairs * gate.chunks, leaves = fine * gate.leaves;
+  const int64_t gate_parts = 2 * moe_gate_cut(hidden).chunks * n;
+  const int64_t down_parts = moe_down_cut(intermediate).chunks * h;
   MoeDecodeLayout l;
   int64_t at = 0;
   const auto take = [&at](int64_t bytes) {
@@ -85,18 +77,19 @@ constexpr MoeDecodeLayout moe_decode_layout(int rows, int hidden, int intermedia
     at += (bytes + 255) / 256 * 256;
     return here;
   };
-  l.entry_count = take(16);
+  l.entry_count = take(4);
   l.entries = take(pairs * 16);
   l.slots = take(pairs * 4);
-  l.slot_entry = take(pairs * 8);
-  l.z_done = take(pairs * 4);
-  l.leaf_done = take(fine * (h / 128) * 4);
+  l.tickets = take(8);
+  l.gate_done = take(pairs * (n / 128) * 4);
+  l.down_done = take(pairs * (h / 128) * 4);
   l.row_done = take(rows * (h / 128) * 4);
-  l.counters = (at - l.z_done) / 4;
-  l.parts = take((chunks > leaves ? chunks : leaves) * 2 * n * 4);
-  l.down_parts = take(fine * moe_down_cut(intermediate).leaves * h * 4);
+  l.counters = (at - l.tickets) / 4;
+  l.xq = take(pairs * 4 * h);
+  l.xs = take(pairs * 2 * (h / 128) * 8);
   l.zq = take(pairs * 2 * n);
   l.zs = take(pairs * (n / 128) * 8);
+  l.parts = take(pairs * (gate_parts > down_parts ? gate_parts : down_parts) * 4);
   l.ye = take(pairs * h * 4);
   l.bytes = at;
   return l;

@@ -112,12 +112,11 @@ BOOST_AUTO_TEST_CASE(cuts_cover_every_block_once) {
     for (const cuda::MoeCut& cut :
          {cuda::moe_gate_cut(128 * blocks), cuda::moe_down_cut(128 * blocks - 5)}) {
       BOOST_REQUIRE_EQUAL(cut.blocks, blocks);
-      BOOST_REQUIRE_GE(cut.leaves * cut.leaf_blocks, blocks);
-      BOOST_REQUIRE_LT((cut.leaves - 1) * cut.leaf_blocks, blocks);
-      BOOST_REQUIRE_GE(cut.chunks * cut.chunk_leaves, cut.leaves);
-      BOOST_REQUIRE_LT((cut.chunks - 1) * cut.chunk_leaves, cut.leaves);
+      BOOST_REQUIRE_GE(cut.chunks * cut.chunk_blocks, blocks);
+      BOOST_REQUIRE_LT((cut.chunks - 1) * cut.chunk_blocks, blocks);
     }
-    BOOST_REQUIRE_EQUAL(cuda::moe_down_cut(128 * blocks).chunks, 1);
+    BOOST_REQUIRE_LE(cuda::moe_gate_cut(128 * blocks).chunks, cuda::kMoeGateChunksMax);
+    BOOST_REQUIRE_LE(cuda::moe_down_cut(128 * blocks).chunks, cuda::kMoeDownChunksMax);
   }
 }
 
@@ -162,17 +161,18 @@ BOOST_AUTO_TEST_CASE(parts_of_the_workspace_do_not_overlap) {
   const cuda::MoeDecodeLayout l = cuda::moe_decode_layout(24, 5120, 1152, 6);
   const int64_t pairs = 24 * 7;
   BOOST_CHECK_LE(l.entries + pairs * int64_t{sizeof(cuda::MoeEntry)}, l.slots);
-  BOOST_CHECK_LE(l.entry_count + 16, l.entries);
-  BOOST_CHECK_LE(l.slots + pairs * 4, l.slot_entry);
-  BOOST_CHECK_LE(l.slot_entry + pairs * 8, l.z_done);
-  BOOST_CHECK_LE(l.z_done + pairs * 4, l.leaf_done);
-  BOOST_CHECK_LE(l.leaf_done + pairs * 40 * 4, l.row_done);
-  BOOST_CHECK_LE(l.row_done + 24 * 40 * 4, l.parts);
-  BOOST_CHECK_EQUAL(l.z_done + l.counters * 4, l.parts);
-  BOOST_CHECK_LE(l.parts + pairs * 2 * 8 * 1152 * 4, l.down_parts);
-  BOOST_CHECK_LE(l.down_parts + pairs * 3 * 5120 * 4, l.zq);
+  BOOST_CHECK_LE(l.slots + pairs * 4, l.tickets);
+  BOOST_CHECK_LE(l.tickets + 8, l.gate_done);
+  BOOST_CHECK_LE(l.gate_done + pairs * 9 * 4, l.down_done);
+  BOOST_CHECK_LE(l.down_done + pairs * 40 * 4, l.row_done);
+  BOOST_CHECK_LE(l.row_done + 24 * 40 * 4, l.xq);
+  BOOST_CHECK_EQUAL(l.tickets + l.counters * 4, l.xq);
+  BOOST_CHECK_LE(l.xq + pairs * 4 * 5120, l.xs);
+  BOOST_CHECK_LE(l.xs + pairs * 2 * 40 * 8, l.zq);
   BOOST_CHECK_LE(l.zq + pairs * 2 * 1152, l.zs);
-  BOOST_CHECK_LE(l.zs + pairs * 9 * 8, l.ye);
+  BOOST_CHECK_LE(l.zs + pairs * 9 * 8, l.parts);
+  BOOST_CHECK_LE(l.parts + pairs * 2 * 4 * 1152 * 4, l.ye);
+  BOOST_CHECK_LE(l.parts + pairs * 5120 * 4, l.ye);
   BOOST_CHECK_LE(l.ye + pairs * 5120 * 4, l.bytes);
 }
 

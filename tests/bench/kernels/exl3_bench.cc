@@ -303,7 +303,7 @@ Row bench_moe_decode(const MoeWeights& w, int rows, int distinct, double goal_us
   Row row;
   row.name = "MoE 3b, " + std::to_string(rows) + " rows, " + std::to_string(distinct) + " experts";
   row.goal_us = goal_us;
-  row.launches = 2;
+  row.launches = 3;
   const double each = 3.0 * kHidden * kInter;
   row.weights = distinct * each;
   row.bytes = row.weights * 3 / 8 + rows * 6.0 * kHidden;
