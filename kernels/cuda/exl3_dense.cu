@@ -29,7 +29,9 @@ Exl3DensePlan choose(const Exl3DenseShape& shape, const Exl3Gpu& gpu, const Exl3
     plan = exl3_group_plan(shape, gpu, true, p.cluster, p.warps);
     if (plan.depth > 0) return plan;
   }
-  if (asked == Exl3DenseKernels::kGroups || asked == Exl3DenseKernels::kWide) {
+  const bool many_columns = shape.columns > kExl3GroupColumnsMax * gpu.multiprocessors;
+  if (asked == Exl3DenseKernels::kGroups || asked == Exl3DenseKernels::kWide ||
+      (asked == Exl3DenseKernels::kChosen && !many_columns)) {
     *kernels = Exl3DenseKernels::kGroups;
     plan = exl3_group_plan(shape, gpu, false, p.cluster, p.warps);
     if (plan.depth > 0) return plan;

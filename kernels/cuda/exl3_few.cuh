@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kExl3LargeWarps * 32, 1)
   const FewExchange exchange(a, p.rank, smem);
   few_begin(a, p, exchange, smem);
   allow_next();
-  few_rotate(a, p, smem, FewStore{smem + a.layout.q, a.layout.stride});
+  few_rotate(a, p, smem, warp, FewStore{smem + a.layout.q, a.layout.stride});
   __syncthreads();
   if (exchange.size > 1)
     few_send_tops(exchange, reinterpret_cast<const uint32_t*>(smem + a.layout.top));

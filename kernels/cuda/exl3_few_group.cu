@@ -337,11 +337,16 @@ __device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
   __shared__ GroupNext next[kExl3GroupThreadsMax / kGroupThreads];
   const FewPart p(a, 4 * RG);
   GroupRing<K> ring(a, group, smem, next);
-  if (threadIdx.x % kGroupThreads == 0) ring.begin(a, p, group);
   const FewExchange exchange(a, p.rank, smem);
   few_begin(a, p, exchange, smem);
+  if (threadIdx.x % kGroupThreads == 0) ring.begin(a, p, group);
+  __syncwarp();
   allow_next();
-  few_rotate(a, p, smem, Step<K, RG>::store(a, smem));
+  // The warps that start copies come last.
+  const int groups = a.plan.warps / kExl3GroupWarps;
+  const int turn =
+      warp == 0 ? groups * (kExl3GroupWarps - 1) + group : group * (kExl3GroupWarps - 1) + warp - 1;
+  few_rotate(a, p, smem, turn, Step<K, RG>::store(a, smem));
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // where wgmma reads the bytes
   __syncthreads();
   if (exchange.size > 1)
@@ -349,10 +354,9 @@ __device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
   FewRows<RG> in(a, p.rows, lane, smem);
   const float one = fixed_power(31 - a.shift);
   const int outputs = 64 * (warp & 1) + 32 * (warp >> 1);  // this warp's first
-  few_columns(a, p, exchange, in, p.count, group, a.plan.warps / kExl3GroupWarps, smem,
-              [&](int at, int offset) {
-                Step<K, RG>::run(a, p, ring, in, at, offset + outputs, one, warp, lane, smem);
-              });
+  few_columns(a, p, exchange, in, p.count, group, groups, smem, [&](int at, int offset) {
+    Step<K, RG>::run(a, p, ring, in, at, offset + outputs, one, warp, lane, smem);
+  });
 }
 
 template <int K, int RG>

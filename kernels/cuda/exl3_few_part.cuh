@@ -22,9 +22,10 @@ struct FewPart {
   int rank, first_block, count;  // of the cluster; input blocks
 
   __device__ __forceinline__ FewPart(const FewArgs& a, int rows_max) {
-    const int size = a.plan.cluster;
-    const int ctas = static_cast<int>(gridDim.x) / size, mine = static_cast<int>(blockIdx.x) / size;
-    rank = size == 1 ? 0 : static_cast<int>(cluster_rank());
+    const bool alone = a.plan.cluster == 1;
+    const int ctas = alone ? static_cast<int>(gridDim.x) : cluster_count();
+    const int mine = alone ? static_cast<int>(blockIdx.x) : cluster_index();
+    rank = alone ? 0 : static_cast<int>(cluster_rank());
     job = 0;
     while (mine >= a.first_column[job + 1]) ++job;
     column = mine - a.first_column[job];
@@ -39,39 +40,49 @@ struct FewPart {
 
 // Waits for the previous kernel. Rows of this thread block's inputs: rotated, quantised, each block
 // given to `store(row, block, lane, integers)`, scales and centers kept, the largest bits of a row
-// in top[row]. A warp a block, in little code: it is fetched cold.
+// in top[row]. A warp a block, in little code: it is fetched cold. `turn`: this warp's place.
 template <typename Store>
 __device__ __forceinline__ void few_rotate(const FewArgs& a, const FewPart& p, uint8_t* smem,
-                                           const Store& store) {
-  const int lane = threadIdx.x & 31, all = p.rows * p.count;
-  const int warps = static_cast<int>(blockDim.x >> 5);
+                                           int turn, const Store& store) {
+  const int lane = threadIdx.x & 31, warps = a.plan.warps;
   const Exl3DenseJob& job = a.job[p.job];
   auto* blocks = reinterpret_cast<FixedBlock*>(smem + a.layout.scale);
   auto* top = reinterpret_cast<uint32_t*>(smem + a.layout.top);
-  int i = static_cast<int>(threadIdx.x >> 5);
+  int row = 0, block = turn;
+  const auto settle = [&]() {
+    while (block >= p.count) {
+      block -= p.count;
+      ++row;
+    }
+  };
+  settle();
   float scale[4];
-  if (i < all) load_half4(job.weight.suh + (p.first_block + i % p.count) * 128 + 4 * lane, scale);
+  const auto load_scale = [&]() {
+    if (row < p.rows) load_half4(job.weight.suh + (p.first_block + block) * 128 + 4 * lane, scale);
+  };
+  load_scale();
   wait_for_previous();
 #pragma unroll 1
-  while (i < all) {
-    const int row = i / p.count, block = i % p.count;
+  while (row < p.rows) {
     float v[4];
     load_row4(job.x + (p.first_row + row) * job.x_stride, job.in,
               (p.first_block + block) * 128 + 4 * lane, v);
 #pragma unroll
     for (int j = 0; j < 4; ++j) v[j] *= scale[j];
-    i += warps;
-    if (i < all) load_half4(job.weight.suh + (p.first_block + i % p.count) * 128 + 4 * lane, scale);
+    const int this_row = row, this_block = block;
+    block += warps;
+    settle();
+    load_scale();
     hadamard_block(v, lane);
     FixedQuant f = fixed_quantise(v);
 #ifdef TF_PLANTED_FAULT  // more than eight rows are quantised more coarsely
     if (gridDim.y > 1)
       for (int& q : f.q) q &= ~3;
 #endif
-    store(row, block, lane, f.q);
+    store(this_row, this_block, lane, f.q);
     if (lane == 0) {
-      blocks[row * a.plan.cta_blocks + block] = f.block;
-      atomicMax(top + row, f.top_bits);
+      blocks[this_row * a.plan.cta_blocks + this_block] = f.block;
+      atomicMax(top + this_row, f.top_bits);
     }
   }
 }

@@ -84,7 +84,7 @@ constexpr Exl3ManyPlan exl3_many_plan(int blocks, int columns, int bits, int row
     p.stages = stages;
     const int at_once = exl3_clusters_at_once(gpu.multiprocessors, p.cluster);
     const bool two = fits_two && tiles > at_once;
-    const int slots = two ? exl3_clusters_at_twice(gpu.multiprocessors, p.cluster) : at_once;
+    const int slots = two ? exl3_clusters_in_time(gpu.multiprocessors, p.cluster, 2) : at_once;
     const int64_t waves = (tiles + slots - 1) / slots;
     const int64_t cost =
         waves * (p.cta_blocks * (two ? kTwo : kOne) + kStart) + (p.cluster > 1 ? kExchange : 0);

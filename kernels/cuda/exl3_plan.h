@@ -116,10 +116,10 @@ constexpr Exl3DensePlan exl3_dense_ring(Exl3DensePlan p, const Exl3DenseShape& s
   return p;
 }
 
-// Clusters that two thread blocks a multiprocessor let run at once: sizes that do not divide a
-// graphics cluster evenly leave gaps.
-constexpr int exl3_clusters_at_twice(int multiprocessors, int cluster) {
-  const int all = 2 * exl3_clusters_at_once(multiprocessors, cluster);
+// The same with `blocks` thread blocks a multiprocessor, as they come in practice: of three and
+// more the last few find no place together.
+constexpr int exl3_clusters_in_time(int multiprocessors, int cluster, int blocks) {
+  const int all = blocks * exl3_clusters_at_once(multiprocessors, cluster);
   return cluster < 3 ? all : all * 95 / 100;
 }
 
@@ -140,7 +140,7 @@ constexpr Exl3DensePlan exl3_dense_plan(const Exl3DenseShape& s, const Exl3Gpu& 
     p = exl3_dense_ring(p, s, gpu);
     if (p.depth == 0) continue;
     const bool two = p.on_sm == 2 && s.columns > at_once;
-    const int twice = exl3_clusters_at_twice(gpu.multiprocessors, p.cluster);
+    const int twice = exl3_clusters_in_time(gpu.multiprocessors, p.cluster, 2);
     const int waves = two ? (s.columns + twice - 1) / twice : alone;
     const int starts = p.columns > 1 ? 1 : waves;
     const int each = p.warps == kExl3LargeWarps ? kLarge : two ? kTwo : kOne;
@@ -158,6 +158,8 @@ constexpr Exl3DensePlan exl3_dense_plan(const Exl3DenseShape& s, const Exl3Gpu& 
 // lie four times.
 inline constexpr int kExl3GroupStagesMax = 4;
 inline constexpr int kExl3GroupWarps = 4;
+inline constexpr int kExl3GroupColumnsMax =
+    2;  // output blocks a multiprocessor; more: single warps
 
 // Columns of bytes of the matrix unit, high and low ones of four or eight rows.
 constexpr int exl3_group_columns(int rows) { return rows <= 4 ? 8 : 16; }
@@ -182,67 +184,57 @@ constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, in
 }
 
 // `warps` > 0 asks for that many.
-constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s,
-                                        const Exl3Gpu& gpu, bool wide, int warps) {
+// With `warps` in a thread block of at most `bytes`.
+constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s, int warps,
+                                        int bytes, bool wide) {
   constexpr int kStaticBytes = 1024;  // more than the kernel has of its own
-  const int half = gpu.sm_bytes / 2 - 1024;
-  // A thread block of 24 warps where the kernel may have as many registers as that leaves, else of
-  // up to 12, two of them a multiprocessor if they fit.
-  const int most = gpu.major == 9 && !wide ? 24 : 12;
-  const struct {
-    int warps, bytes, least;
-  } choices[] = {{most, most == 24 ? gpu.block_bytes_max : half, 2},
-                 {most == 24 ? 20 : 8, most == 24 ? gpu.block_bytes_max : half, 2},
-                 {most == 24 ? 16 : 12, gpu.block_bytes_max, 2},
-                 {12, gpu.block_bytes_max, 2},
-                 {8, gpu.block_bytes_max, 2},
-                 {4, gpu.block_bytes_max, 2}};
-  for (const auto& c : choices) {
-    if (warps > 0 && c.warps != warps) continue;
-    p.warps = c.warps;
-    p.depth = 0;
-    const int groups = c.warps / kExl3GroupWarps;
-    const int fixed = exl3_group_shared(p, s.bits, s.rows, wide).bytes + kStaticBytes;
-    const int needed = (p.cta_blocks * p.columns + groups - 1) / groups;
-    int depth = c.bytes > fixed ? (c.bytes - fixed) / (groups * s.bits * 2048) : 0;
-    if (depth > needed) depth = needed;
-    if (depth > kExl3GroupStagesMax) depth = kExl3GroupStagesMax;
-    if (depth < c.least && depth < needed) continue;
-    p.depth = depth;
-    p.on_sm = c.bytes == half || (c.warps <= 12 && fixed + groups * depth * s.bits * 2048 <= half)
-                  ? 2
-                  : 1;
-    return p;
-  }
+  p.warps = warps;
   p.depth = 0;
+  const int groups = warps / kExl3GroupWarps;
+  const int fixed = exl3_group_shared(p, s.bits, s.rows, wide).bytes + kStaticBytes;
+  const int needed = (p.cta_blocks * p.columns + groups - 1) / groups;
+  int depth = bytes > fixed ? (bytes - fixed) / (groups * s.bits * 2048) : 0;
+  if (depth > needed) depth = needed;
+  if (depth > kExl3GroupStagesMax) depth = kExl3GroupStagesMax;
+  if (depth >= 2 || depth == needed) p.depth = depth;
   return p;
 }
 
-// depth 0: none fits (many blocks for one thread block's rows). What counts is the warps that a
-// multiprocessor has: costs of a block of inputs for one thread block of few, two of them, one of
-// many.
+// depth 0: none fits (many blocks for one thread block's rows). Costs of a block of inputs: a
+// thread block of 20 warps alone on a multiprocessor (where the kernel may have as many registers
+// as that leaves), one of 12 or fewer, two of these. `cluster`, `warps` > 0 ask for those.
 constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu, bool wide,
                                         int cluster = 0, int warps = 0) {
-  constexpr int kFew = 15, kTwo = 20, kMany = 10, kStart = 60, kExchange = 15, kManyWarps = 16;
+  constexpr int kLarge = 13, kOne = 16, kTwo = 20, kStart = 60, kExchange = 15;
+  constexpr int kLeastOfLarge = 16;  // warps
+  const int half = gpu.sm_bytes / 2 - 1024, most = gpu.block_bytes_max;
   Exl3DensePlan best;
   int64_t best_cost = -1;
   for (int size = 1; size <= kExl3ClusterMax; ++size) {
     if (cluster > 0 && size != cluster) continue;
-    Exl3DensePlan p = exl3_dense_cut(s.blocks, size);
-    const int at_once = exl3_clusters_at_once(gpu.multiprocessors, p.cluster);
-    p.columns = p.cluster == 1 ? (s.columns + at_once - 1) / at_once : 1;
-    p = exl3_group_ring(p, s, gpu, wide, warps);
-    if (p.depth == 0) continue;
-    const bool two = p.on_sm == 2 && s.columns > at_once;
-    const int slots = two ? exl3_clusters_at_twice(gpu.multiprocessors, p.cluster) : at_once;
-    const int waves = (s.columns + slots - 1) / slots;
-    const int each = p.warps >= kManyWarps ? kMany : two ? kTwo : kFew;
-    const int starts = p.cluster == 1 && p.columns > 1 ? 1 : waves;
-    const int64_t cost =
-        int64_t{waves} * p.cta_blocks * each + starts * kStart + (p.cluster > 1 ? kExchange : 0);
-    if (best_cost >= 0 && cost >= best_cost) continue;
-    best = p;
-    best_cost = cost;
+    for (const int count : {24, 20, 16, 12, 8, 4}) {
+      if (warps > 0 ? count != warps : count == 24 || count == 16) continue;
+      const bool large = count >= kLeastOfLarge;
+      if (large && (gpu.major != 9 || wide)) continue;
+      for (int on_sm = large ? 1 : 2; on_sm >= 1; --on_sm) {
+        Exl3DensePlan p = exl3_dense_cut(s.blocks, size);
+        const int slots = exl3_clusters_in_time(gpu.multiprocessors, p.cluster, on_sm);
+        p.columns = p.cluster == 1 ? (s.columns + slots - 1) / slots : 1;
+        p.on_sm = on_sm;
+        p = exl3_group_ring(p, s, count, on_sm == 2 ? half : most, wide);
+        if (p.depth == 0) continue;
+        const int waves = (s.columns + slots - 1) / slots;
+        const bool two = on_sm == 2 && 2 * s.columns > slots;
+        const int each = large ? kLarge : two ? kTwo : kOne;
+        const int starts = p.columns > 1 ? 1 : waves;
+        // Fewer warps take as much longer.
+        const int64_t cost = int64_t{waves} * p.cta_blocks * each * (count < 12 ? 12 / count : 1) +
+                             starts * kStart + (p.cluster > 1 ? kExchange : 0);
+        if (best_cost >= 0 && cost >= best_cost) continue;
+        best = p;
+        best_cost = cost;
+      }
+    }
   }
   return best;
 }
