@@ -1,5 +1,6 @@
 // The inner step of the class D (generated rows) EXL3 products: exact integers inside a block of
-// 128 inputs. What is added over blocks: exl3_fixed.cuh.
+// 128 inputs. After it, experts add blocks in fp32 in a fixed order (Chunk), dense products as
+// integers (exl3_fixed.cuh).
 //
 // The rotated row is held as 16-bit integers, one scale per block of 128, cut into a high and a low
 // signed byte. A mul1 weight is slope * (sum of the four bytes of its product - center), so the
@@ -9,8 +10,8 @@
 // codebook's table is left out (2.1e-4 of a weight's size: what rounding the row to fp16 costs on
 // the usual path).
 //
-// Instructions a weight and lane at RG = 1, 3 bit (sm_90): window 2, product 1, matrix 1/4, splats
-// 1/8.
+// A warp's step: 64 outputs x 128 inputs x 4 RG rows. Instructions a weight and lane at RG = 1,
+// 3 bit (sm_90): window 2, product 1, matrix 1/4, splats 1/8, block end 1/8, loads and loop 1/8.
 #pragma once
 
 #include "kernels/cuda/exl3_decode.cuh"
@@ -135,6 +136,111 @@ __device__ __forceinline__ void unit_product(const UnitWords<K>& w, const uint4 
     }
   }
 }
+
+// What a lane holds of a chunk: outputs 16 i + g + 8 h (g = lane / 4) of rows 4 rg + lane % 4;
+// shift is used inside run().
+template <int RG>
+struct ChunkSums {
+  float v[RG][4][2];
+  float shift[RG];
+  __device__ __forceinline__ float& at(int rg, int i, int h) { return v[rg][i][h]; }
+};
+
+// The same, where registers are short, in the place in shared memory that they go to in the end:
+// output 8 j of row 4 rg lies at lane[rg * row + 8 j].
+template <int RG>
+struct SharedSums {
+  float* lane;
+  int row;
+  float shift[RG];
+  __device__ __forceinline__ float& at(int rg, int i, int h) {
+    return lane[rg * row + 16 * i + 8 * h];
+  }
+};
+
+// Where a lane finds its rows at the start of a chunk, in shared or global memory. Lane (c, t) with
+// c = lane / 4, t = lane % 4 reads column c of a group (row 4 rg + c / 2, high or low byte) from
+// input 16 t on, and the scales of row 4 rg + t. Rows that are not there point at any that is.
+template <int RG>
+struct LaneRows {
+  const uint8_t* q[RG];     // advances by 128 bytes a block
+  const float2* scale[RG];  // scale and shift of each block
+};
+
+// A chunk of blocks of 128 inputs by 64 outputs. start() begins the first loads, so that they run
+// while the caller prepares the rows; run() adds the blocks in ascending order.
+template <int K, int RG>
+struct Chunk {
+  UnitWords<K> a, b;
+
+  // `w`: the lane's first piece of the chunk (a strip's units are contiguous along the inputs).
+  __device__ __forceinline__ void start(const uint4* w) {
+    a.load(w);
+    b.load(w + K * 32);
+  }
+
+  template <typename Sums>
+  __device__ __forceinline__ void run(const uint4* w, int count, const LaneRows<RG>& rows, int lane,
+                                      Sums& out) {
+    uint4 xa[RG], xb[RG];
+    float2 scale[RG];
+#pragma unroll
+    for (int rg = 0; rg < RG; ++rg) {
+      xa[rg] = *reinterpret_cast<const uint4*>(rows.q[rg]);
+      xb[rg] = *reinterpret_cast<const uint4*>(rows.q[rg] + 64);
+      scale[rg] = rows.scale[rg][0];
+      out.shift[rg] = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out.at(rg, i, 0) = out.at(rg, i, 1) = 0;
+    }
+#pragma unroll 1
+    for (int block = 0; block < count; ++block) {
+      int acc[RG][4][4];
+#pragma unroll
+      for (int rg = 0; rg < RG; ++rg)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) acc[rg][i][j] = 0;
+      const bool more = block + 1 < count;
+      const int next = (block + 1) * 128;
+      w += 2 * K * 32;
+      unit_product<K, RG>(a, xa, lane, acc);
+      if (more) {
+        a.load(w);
+#pragma unroll
+        for (int rg = 0; rg < RG; ++rg) xa[rg] = *reinterpret_cast<const uint4*>(rows.q[rg] + next);
+      }
+      unit_product<K, RG>(b, xb, lane, acc);
+      if (more) {
+        b.load(w + K * 32);
+#pragma unroll
+        for (int rg = 0; rg < RG; ++rg)
+          xb[rg] = *reinterpret_cast<const uint4*>(rows.q[rg] + next + 64);
+      }
+#pragma unroll
+      for (int rg = 0; rg < RG; ++rg) {
+        const float2 s = scale[rg];
+        if (more) scale[rg] = rows.scale[rg][block + 1];
+        out.shift[rg] += s.y;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const float high = static_cast<float>(acc[rg][i][2 * h]);
+            const float both = fmaf(high, 256.0f, static_cast<float>(acc[rg][i][2 * h + 1]));
+            out.at(rg, i, h) = fmaf(s.x, both, out.at(rg, i, h));
+          }
+      }
+    }
+#pragma unroll
+    for (int rg = 0; rg < RG; ++rg)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) out.at(rg, i, h) -= out.shift[rg];
+  }
+};
 
 // Programmatic launches: the next kernel of the stream may begin (its weight loads, say) while this
 // one runs; what it reads of this one's results comes after wait_for_previous().
