@@ -57,12 +57,6 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// A ring's place between two calls of the thread that fills it, in shared memory: the registers
-// belong to the sums.
-struct RingPlace {
-  uint32_t stage = 0, parity = 0;
-};
-
 // Where a thread stands in a ring of kStages_ stages, kBytes bytes from one to the next. At
 // `barriers`: full of every stage, then empty of every stage.
 template <int kStages_, int kBytes>
@@ -73,9 +67,6 @@ struct Ring {
 
   __device__ __forceinline__ Ring(uint32_t base_, uint32_t barriers_)
       : base(base_), barriers(barriers_) {}
-  __device__ __forceinline__ Ring(uint32_t base_, uint32_t barriers_, const RingPlace& p)
-      : base(base_), barriers(barriers_), stage(p.stage), parity(p.parity) {}
-  __device__ __forceinline__ RingPlace place() const { return {stage, parity}; }
   __device__ __forceinline__ uint32_t at() const { return base + stage * kBytes; }
   __device__ __forceinline__ uint32_t full() const { return barriers + 8 * stage; }
   __device__ __forceinline__ uint32_t empty() const { return full() + 8 * kStages; }
@@ -86,16 +77,5 @@ struct Ring {
     }
   }
 };
-
-// By one thread, before the block meets. `readers`: arrivals that empty a stage.
-template <typename AnyRing>
-__device__ __forceinline__ void init_ring(AnyRing ring, uint32_t readers) {
-  for (int s = 0; s < AnyRing::kStages; ++s) {
-    barrier_init(ring.full(), 1);
-    barrier_init(ring.empty(), readers);
-    ring.step();
-  }
-  barrier_init_done();
-}
 
 }  // namespace tensorfold::cuda

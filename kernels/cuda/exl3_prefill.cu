@@ -2,8 +2,7 @@
 // by 64 rows in the 99 KB of shared memory that a GB10 has, or what exl3_prefill_wide makes.
 #include "kernels/cuda/exl3_prefill.h"
 
-#include "kernels/cuda/bulk_copy.cuh"
-#include "kernels/cuda/exl3_prefill_wide.h"
+#include "kernels/cuda/exl3_prefill_apart.h"
 #include "kernels/cuda/prefill_rotate.h"
 #include "kernels/cuda/prefill_rows.cuh"
 
@@ -11,12 +10,11 @@ namespace tensorfold::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPrefillApartRows = 1024;  // from which on decode and products are apart
 
 template <int kTN, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     exl3_prefill_kernel(Exl3DenseJob job, int rows, const uint16_t* x) {
-  if constexpr (has_bulk_copies()) return;  // exl3_prefill_wide's
+  if constexpr (!prefill_fits(kStages * PrefillStage<kTN>::kBytes)) return;
   extern __shared__ __align__(1024) uint8_t smem[];
   using Stage = PrefillStage<kTN>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -95,10 +93,8 @@ cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
     error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   if (major != 9) return product<64, 6>(job, rows, x, stream);
-  const bool apart =
-      form == PrefillForm::kChosen ? rows >= kPrefillApartRows : form == PrefillForm::kApart;
-  return apart ? exl3_prefill_apart(job, rows, x, sms, stream)
-               : exl3_prefill_wide(job, rows, x, sms, stream);
+  if (form == PrefillForm::kApart) return exl3_prefill_apart(job, rows, x, sms, stream);
+  return product<256, 5>(job, rows, x, stream);
 }
 
 }  // namespace tensorfold::cuda

@@ -205,6 +205,9 @@ __device__ __forceinline__ void prefill_multiply(uint32_t stage, int lane,
   }
 }
 
+template <int TN>
+inline constexpr bool kPrefillAhead = TN == 256;
+
 // Waits until at most kPending products of this warp are under way. `a`: operands that are free
 // then; until here they stay in their registers.
 template <int kPending>
@@ -224,13 +227,14 @@ __device__ __forceinline__ void prefill_wait(const uint32_t (&a)[4][4]) {
 template <int K, int TN, int kStages, typename Load>
 __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes, int steps,
                                             int tile, int lane, Load& load, float (&d)[TN / 2]) {
+  constexpr bool kAhead = kPrefillAhead<TN>;
   constexpr int kDistance = kStages - 2;
   const RunPlaces<K> places(PrefillStage<TN>::kRowBytes, tile, lane);
   const uint32_t end = ring + kStages * stage_bytes;
   uint32_t read = ring, write = ring + kDistance * stage_bytes;
   uint32_t even[4][4], odd[4][4];
   const auto begin = [&]() {
-    copy_wait<kStages / 2 - 2>();
+    copy_wait<kAhead ? kDistance - 1 : kStages / 2 - 2>();
 #if TF_WGMMA
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
@@ -249,13 +253,25 @@ __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes,
   for (int step = 0; step < steps; step += 2) {
     begin();
     start(step);
-    start(step + 1);
-    copy_commit();
-    multiply(even);
-    multiply(odd);
-    prefill_wait<0>(even);
-    prefill_wait<0>(odd);
+    if constexpr (kAhead) {
+      copy_commit();
+      multiply(even);
+      prefill_wait<4>(odd);
+      begin();
+      start(step + 1);
+      copy_commit();
+      multiply(odd);
+      prefill_wait<4>(even);
+    } else {
+      start(step + 1);
+      copy_commit();
+      multiply(even);
+      multiply(odd);
+      prefill_wait<0>(even);
+      prefill_wait<0>(odd);
+    }
   }
+  if constexpr (kAhead) prefill_wait<0>(odd);
 }
 
 // The width of the weight picks the instance. Every warp of the block makes the same number of
@@ -269,7 +285,7 @@ __device__ __forceinline__ void prefill_product(int bits, uint32_t ring, uint32_
   for (int i = 0; i < TN / 2; ++i) d[i] = 0;
   for (int step = 0; step < kDistance; ++step) {
     load(step, ring + step * stage_bytes);
-    if (step % 2 != 0) copy_commit();
+    if (kPrefillAhead<TN> || step % 2 != 0) copy_commit();
   }
   switch (bits) {
 #define TF_CASE(K)                                                              \

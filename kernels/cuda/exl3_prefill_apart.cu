@@ -8,9 +8,9 @@
 // thread blocks of a cluster take the same rows and neighbouring outputs, and each copies half of
 // the rows to both. Every output is one fp32 chain over the inputs, as in the other forms.
 #include "kernels/cuda/cluster_copy.cuh"
-#include "kernels/cuda/exl3_prefill_wide.h"
-#include "kernels/cuda/prefill_ring.cuh"
+#include "kernels/cuda/exl3_prefill_apart.h"
 #include "kernels/cuda/prefill_rows.cuh"
+#include "kernels/cuda/prefill_sums.cuh"
 
 namespace tensorfold::cuda {
 namespace {
@@ -237,7 +237,7 @@ __device__ __forceinline__ void store_tile(const Exl3DenseJob& job, int rows, co
 #pragma unroll
   for (int c = 0; c < kTN; c += kChunkRows) {
     part_meet<1, kMultiplyThreads>();
-    store_sums<kTN, kChunkRows, true>(d, c, kPrefillSumStride, lane, sums + 16 * warp);
+    store_sums<kTN, kChunkRows>(d, c, kPrefillSumStride, lane, sums + 16 * warp);
     part_meet<1, kMultiplyThreads>();
     float v[4][8];
     load_sums(sums + r * kPrefillSumStride + 8 * q, v);

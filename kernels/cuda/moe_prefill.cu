@@ -3,11 +3,9 @@
 // Items are (entry of at most TN rows of one expert, 128 outputs). Gate and up share a thread
 // block: two warpgroups each, one fp32 chain over the inputs per output. No weight is reconstructed
 // in memory. Bytes: codes once per entry; rotated rows (fp16, per expert and matrix) written once
-// and read by every output block through L2. The two products are here for the 99 KB of shared
-// memory that a GB10 has, and in moe_prefill_wide.cu.
+// and read by every output block through L2.
 #include <climits>
 
-#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exl3_prefill.h"
 #include "kernels/cuda/moe_plan.h"
 #include "kernels/cuda/moe_prefill_args.cuh"
@@ -17,11 +15,10 @@ namespace {
 
 constexpr int kGateThreads = 512;
 constexpr int kDownThreads = 256;
-constexpr int kTN = 32;  // rows of an entry
-constexpr int kStages = 4;
-constexpr int kGateBytes = kStages * 2 * PrefillStage<kTN>::kBytes;
-constexpr int kDownBytes = kStages * PrefillStage<kTN>::kBytes;
-static_assert(kGateBytes <= 99 * 1024 && kDownBytes >= kTN * kPrefillSumStride * 4);
+template <int kTN, int kStages>
+constexpr int gate_bytes() {
+  return kStages * 2 * PrefillStage<kTN>::kBytes;
+}
 
 // Where row r of an entry lies; rows past its last are read from rows that nobody wrote.
 __device__ __forceinline__ const uint16_t* entry_row(const uint16_t* rows,
@@ -30,9 +27,10 @@ __device__ __forceinline__ const uint16_t* entry_row(const uint16_t* rows,
   return rows + int64_t{entry.first + min(r, placed - 1)} * 64;
 }
 
+template <int kTN, int kStages>
 __global__ void __launch_bounds__(kGateThreads, 1)
     prefill_gate_up_kernel(const __grid_constant__ MoePrefillArgs a) {
-  if constexpr (has_bulk_copies()) return;  // moe_prefill_wide's
+  if constexpr (!prefill_fits(gate_bytes<kTN, kStages>())) return;
   extern __shared__ __align__(1024) uint8_t smem[];
   using Stage = PrefillStage<kTN>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, matrix = warp >> 3;
@@ -68,9 +66,10 @@ __global__ void __launch_bounds__(kGateThreads, 1)
   }
 }
 
+template <int kTN, int kStages>
 __global__ void __launch_bounds__(kDownThreads, 2)
     prefill_down_kernel(const __grid_constant__ MoePrefillArgs a) {
-  if constexpr (has_bulk_copies()) return;  // moe_prefill_wide's
+  if constexpr (!prefill_fits(gate_bytes<kTN, kStages>())) return;
   extern __shared__ __align__(1024) uint8_t smem[];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int steps = a.inner_blocks * 2;
@@ -104,7 +103,8 @@ __global__ void __launch_bounds__(kDownThreads, 2)
   }
 }
 
-// One warp a row and 128 outputs: the row's experts in ascending id, the shared one last.
+// One warp a row and 128 outputs: the row's experts in ascending id, the shared
+// one last.
 __global__ void __launch_bounds__(256) sum_kernel(const __grid_constant__ MoePrefillArgs a) {
   const int lane = threadIdx.x & 31, h = a.padded_hidden();
   const int64_t warp = int64_t{blockIdx.x} * 8 + (threadIdx.x >> 5);
@@ -152,21 +152,42 @@ MoePrefillLayout prefill_layout(int rows, int hidden, int intermediate, int topk
   return l;
 }
 
-cudaError_t narrow_products(const MoePrefillArgs& a, int sms, cudaStream_t stream,
-                            const char** where) {
+template <int kTN, int kStages>
+cudaError_t products(const MoePrefillArgs& a, int sms, cudaStream_t stream, const char** where) {
+  constexpr int kGateBytes = gate_bytes<kTN, kStages>(), kDownBytes = kGateBytes / 2;
+  static_assert(kDownBytes >= kTN * kPrefillSumStride * 4);
   if (where != nullptr) *where = "moe_prefill: gate and up";
-  cudaError_t error = cudaFuncSetAttribute(prefill_gate_up_kernel,
+  cudaError_t error = cudaFuncSetAttribute(prefill_gate_up_kernel<kTN, kStages>,
                                            cudaFuncAttributeMaxDynamicSharedMemorySize, kGateBytes);
   if (error != cudaSuccess) return error;
-  prefill_gate_up_kernel<<<static_cast<unsigned>(sms), kGateThreads, kGateBytes, stream>>>(a);
+  prefill_gate_up_kernel<kTN, kStages>
+      <<<static_cast<unsigned>(sms), kGateThreads, kGateBytes, stream>>>(a);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   if (where != nullptr) *where = "moe_prefill: down";
-  error = cudaFuncSetAttribute(prefill_down_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               kDownBytes);
+  error = cudaFuncSetAttribute(prefill_down_kernel<kTN, kStages>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, kDownBytes);
   if (error != cudaSuccess) return error;
-  prefill_down_kernel<<<static_cast<unsigned>(2 * sms), kDownThreads, kDownBytes, stream>>>(a);
+  prefill_down_kernel<kTN, kStages>
+      <<<static_cast<unsigned>(2 * sms), kDownThreads, kDownBytes, stream>>>(a);
   return cudaGetLastError();
+}
+
+cudaError_t products_of(const MoePrefillArgs& a, bool large, int sms, cudaStream_t stream,
+                        const char** where) {
+  if (!large) return products<32, 4>(a, sms, stream, where);
+  switch (a.entry_rows) {
+    case 32:
+      return products<32, 6>(a, sms, stream, where);
+    case 64:
+      return products<64, 6>(a, sms, stream, where);
+    case 96:
+      return products<96, 4>(a, sms, stream, where);
+    case 128:
+      return products<128, 4>(a, sms, stream, where);
+    default:
+      return products<160, 4>(a, sms, stream, where);
+  }
 }
 
 }  // namespace
@@ -197,11 +218,10 @@ cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream, const cha
   // experts should fit one: mean + 3 deviations of a uniform choice.
   const bool wide = major == 9;
   const int rows = prefill_tile_rows(p.rows, p.topk, p.experts);
-  a.entry_rows = !wide || rows <= 32 ? 32 : rows <= 48 ? 48 : (rows + 31) / 32 * 32;
+  a.entry_rows = !wide || rows <= 32 ? 32 : (rows + 31) / 32 * 32;
   if (where != nullptr) *where = "moe_prefill: list and rotation";
   error = launch_moe_prefill_prepare(a, sms, stream);
-  if (error == cudaSuccess)
-    error = wide ? moe_prefill_wide(a, sms, stream, where) : narrow_products(a, sms, stream, where);
+  if (error == cudaSuccess) error = products_of(a, wide, sms, stream, where);
   if (error != cudaSuccess) return error;
   if (where != nullptr) *where = "moe_prefill: sum";
   const int64_t warps = int64_t{p.rows} * a.hidden_blocks;

@@ -102,9 +102,5 @@ __device__ __forceinline__ void load_float4(const float* from, float (&v)[4]) {
 // The list, then each position's rotated rows (prefill_rotate.cu).
 cudaError_t launch_moe_prefill_prepare(const MoePrefillArgs& args, int multiprocessors,
                                        cudaStream_t stream);
-// Gate, up and SwiGLU; down: on compute capability 9.0 (moe_prefill_wide.cu). entry_rows: 32, 48,
-// 64, 96, 128 or 160.
-cudaError_t moe_prefill_wide(const MoePrefillArgs& args, int multiprocessors, cudaStream_t stream,
-                             const char** where);
 
 }  // namespace tensorfold::cuda

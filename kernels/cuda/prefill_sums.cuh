@@ -1,80 +1,11 @@
-// Class P products whose rows and codes come through a ring of stages filled by bulk copies
-// (compute capability 9.0): what the warps that decode and multiply do. A stage holds the rows of a
-// step as they lie in memory (prefill_rows.cuh), then its codes.
-//
-// A product whose left operand lies in registers holds its warp until the matrix units take it, and
-// equal warps that share both the issue slots and the matrix units fall into step: all decode, then
-// all multiply. So the warps of a block are two groups that take turns: a group decodes while the
-// other multiplies.
+// The end of a class P tile whose sums lie in a warpgroup's registers (compute capability 9.0):
+// through shared memory to outputs, with the Hadamard; and where a step's codes lie.
 #pragma once
 
-#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/exl3_dense.h"
 #include "kernels/cuda/exl3_prefill.cuh"
 
 namespace tensorfold::cuda {
-
-// The turns of two groups of kThreads threads in all, by two named barriers: 1 and 2, of the group
-// that waits for its turn.
-template <int kThreads>
-struct Turns {
-  int group;
-  // Once in a kernel: the first group's first turn.
-  __device__ __forceinline__ void begin() const {
-    if (group == 1) asm volatile("bar.arrive 1, %0;" ::"n"(kThreads) : "memory");
-  }
-  __device__ __forceinline__ void take() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kThreads) : "memory");
-  }
-  __device__ __forceinline__ void give() const {
-    asm volatile("bar.arrive %0, %1;" ::"r"(2 - group), "n"(kThreads) : "memory");
-  }
-};
-
-// All steps of a tile for one warp's 16 outputs. Each warp arrives at a stage's empty barrier when
-// its products of that stage are done. load() is called once a step and starts the copies of a
-// later one, kStages - 2 ahead: into the stage of the step before the last, free by then or soon.
-template <int K, int TN, typename AnyRing, typename AnyTurns, typename Load>
-__device__ __forceinline__ void ring_run(AnyRing& ring, const AnyTurns& turns, int steps, int tile,
-                                         int lane, const Load& load, float (&d)[TN / 2]) {
-  const RunPlaces<K> places(PrefillStage<TN>::kRowBytes, tile, lane);
-#pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    load();
-    barrier_wait(ring.full(), ring.parity);
-    uint32_t a[4][4];
-    turns.take();
-    prefill_decode<K>(ring.at(), places, lane, a);
-    turns.give();
-    prefill_multiply<TN>(ring.at(), lane, a, d);
-    prefill_wait<0>(a);
-    if (lane == 0) barrier_arrive(ring.empty());
-    ring.step();
-  }
-}
-
-// The width of the weight picks the instance.
-template <int TN, typename AnyRing, typename AnyTurns, typename Load>
-__device__ __forceinline__ void ring_product(int bits, AnyRing& ring, const AnyTurns& turns,
-                                             int steps, int tile, int lane, const Load& load,
-                                             float (&d)[TN / 2]) {
-#pragma unroll
-  for (int i = 0; i < TN / 2; ++i) d[i] = 0;
-  switch (bits) {
-#define TF_CASE(K)                                            \
-  case K:                                                     \
-    ring_run<K, TN>(ring, turns, steps, tile, lane, load, d); \
-    break;
-    TF_CASE(2)
-    TF_CASE(3)
-    TF_CASE(4)
-    TF_CASE(5)
-    TF_CASE(6)
-#undef TF_CASE
-    default:
-      break;
-  }
-}
 
 // Codes of one step of a strip of 64 outputs.
 __device__ __forceinline__ const std::byte* step_codes(const Exl3Parts& w, int strip, int step) {
@@ -83,8 +14,8 @@ __device__ __forceinline__ const std::byte* step_codes(const Exl3Parts& w, int s
 }
 
 // Sums of rows [first, first + kRows) of a tile into shared memory, a row every `stride` floats:
-// this warp's 16 outputs; kStep8: the Hadamard's step of 8 done.
-template <int TN, int kRows, bool kStep8>
+// this warp's 16 outputs, the Hadamard's step of 8 done.
+template <int TN, int kRows>
 __device__ __forceinline__ void store_sums(const float (&d)[TN / 2], int first, int stride,
                                            int lane, float* sums) {
   float* to = sums + 2 * (lane & 3) * stride + (lane >> 2);
@@ -95,8 +26,8 @@ __device__ __forceinline__ void store_sums(const float (&d)[TN / 2], int first, 
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const float low = d[i + row], high = d[i + row + 2];
-      to[(8 * j + row) * stride] = kStep8 ? low + high : low;
-      to[(8 * j + row) * stride + 8] = kStep8 ? low - high : high;
+      to[(8 * j + row) * stride] = low + high;
+      to[(8 * j + row) * stride + 8] = low - high;
     }
   }
 }
