@@ -9,7 +9,7 @@ namespace tensorfold::cuda {
 // What a lane holds of a chunk: outputs 16 i + g + 8 h (g = lane / 4) of rows 4 rg + lane % 4;
 // shift is used inside run().
 template <int RG>
-struct ChunkSums {
+struct MoeChunkSums {
   float v[RG][4][2];
   float shift[RG];
   __device__ __forceinline__ float& at(int rg, int i, int h) { return v[rg][i][h]; }
@@ -19,7 +19,7 @@ struct ChunkSums {
 // c = lane / 4, t = lane % 4 reads column c of a group (row 4 rg + c / 2, high or low byte) from
 // input 16 t on, and the scales of row 4 rg + t. Rows that are not there point at any that is.
 template <int RG>
-struct LaneRows {
+struct MoeLaneRows {
   const uint8_t* q[RG];     // advances by 128 bytes a block
   const float2* scale[RG];  // scale and shift of each block
 };
@@ -27,7 +27,7 @@ struct LaneRows {
 // A chunk of blocks of 128 inputs by 64 outputs. start() begins the first loads, so that they run
 // while the caller prepares the rows; run() adds the blocks in ascending order.
 template <int K, int RG>
-struct Chunk {
+struct MoeChunk {
   UnitWords<K> a, b;
 
   // `w`: the lane's first piece of the chunk (a strip's units are contiguous along the inputs).
@@ -36,8 +36,8 @@ struct Chunk {
     b.load(w + K * 32);
   }
 
-  __device__ __forceinline__ void run(const uint4* w, int count, const LaneRows<RG>& rows, int lane,
-                                      ChunkSums<RG>& out) {
+  __device__ __forceinline__ void run(const uint4* w, int count, const MoeLaneRows<RG>& rows,
+                                      int lane, MoeChunkSums<RG>& out) {
     uint4 xa[RG], xb[RG];
     float2 scale[RG];
 #pragma unroll

@@ -91,9 +91,9 @@ template <int K, int RG>
 __device__ __noinline__ void moe_unit(const MoeUnit& u, int first, int lane) {
   const auto* words = static_cast<const uint4*>(u.weight->trellis) + lane +
                       (int64_t{u.strip} * (u.weight->padded_in / 64) + 2 * u.begin) * (K * 32);
-  Chunk<K, RG> work;
+  MoeChunk<K, RG> work;
   work.start(words);
-  LaneRows<RG> in;
+  MoeLaneRows<RG> in;
 #pragma unroll
   for (int rg = 0; rg < RG; ++rg) {
     const int column = lane >> 2, last = u.rows - 1, row = first + 4 * rg;
@@ -102,7 +102,7 @@ __device__ __noinline__ void moe_unit(const MoeUnit& u, int first, int lane) {
     in.q[rg] = u.q + qp * u.q_pair + (column & 1) * u.q_part + u.begin * 128 + 16 * (lane & 3);
     in.scale[rg] = u.scale + sp * u.scale_pair + u.begin;
   }
-  ChunkSums<RG> out;
+  MoeChunkSums<RG> out;
   work.run(words, u.count, in, lane, out);
 #pragma unroll
   for (int rg = 0; rg < RG; ++rg) {
