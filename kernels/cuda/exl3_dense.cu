@@ -24,16 +24,10 @@ Exl3DensePlan choose(const Exl3DenseShape& shape, const Exl3Gpu& gpu, const Exl3
                      Exl3DenseKernels* kernels) {
   const auto asked = p.kernels;
   Exl3DensePlan plan;
-  if (asked == Exl3DenseKernels::kWide && exl3_few_wide_runs(gpu.major)) {
-    *kernels = Exl3DenseKernels::kWide;
-    plan = exl3_group_plan(shape, gpu, true, p.cluster, p.warps);
-    if (plan.depth > 0) return plan;
-  }
   const bool many_columns = shape.columns > kExl3GroupColumnsMax * gpu.multiprocessors;
-  if (asked == Exl3DenseKernels::kGroups || asked == Exl3DenseKernels::kWide ||
-      (asked == Exl3DenseKernels::kChosen && !many_columns)) {
+  if (asked == Exl3DenseKernels::kGroups || (asked == Exl3DenseKernels::kChosen && !many_columns)) {
     *kernels = Exl3DenseKernels::kGroups;
-    plan = exl3_group_plan(shape, gpu, false, p.cluster, p.warps);
+    plan = exl3_group_plan(shape, gpu, p.cluster, p.warps);
     if (plan.depth > 0) return plan;
   }
   *kernels = Exl3DenseKernels::kWarps;
@@ -64,9 +58,8 @@ cudaError_t launch_few(FewArgs& args, int bits, const Exl3DenseParams& p, const 
   }
   args.shift = exl3_sum_shift(shape.blocks);
   if (kernels != Exl3DenseKernels::kWarps) {
-    const bool wide = kernels == Exl3DenseKernels::kWide;
-    args.layout = exl3_group_shared(args.plan, bits, rows, wide);
-    return exl3_few_group(args, bits, wide, gpu, stream);
+    args.layout = exl3_group_shared(args.plan, bits, rows);
+    return exl3_few_group(args, bits, gpu, stream);
   }
   args.layout = exl3_dense_shared(args.plan, bits, rows);
   switch (bits) {

@@ -29,9 +29,9 @@ struct Exl3DenseJob {
   ValueType type = ValueType::kBf16;
 };
 
-// Of few rows: kWarps by single warps, kGroups by four with mma.sync, kWide by four with wgmma;
-// kMany: the kernels of many rows for any number (with a workspace).
-enum class Exl3DenseKernels : uint8_t { kChosen, kWarps, kGroups, kWide, kMany };
+// Of few rows: kWarps by single warps, kGroups by four; kMany: the kernels of many rows for any
+// number (with a workspace).
+enum class Exl3DenseKernels : uint8_t { kChosen, kWarps, kGroups, kMany };
 
 struct Exl3DenseParams {
   int rows = 0;
@@ -39,7 +39,7 @@ struct Exl3DenseParams {
   Exl3DenseJob job[kExl3JobsMax];
   // Other choices than the best, same bits: for tests and benches.
   int cluster = 0;  // thread blocks that share an output block
-  int warps = 0;    // of a thread block (kGroups, kWide)
+  int warps = 0;    // of a thread block (kGroups)
   Exl3DenseKernels kernels = Exl3DenseKernels::kChosen;
   // For more than kExl3FewRows rows: exl3_dense_workspace_bytes, 256-byte aligned. Without it, or
   // with less, the weights are decoded more often.

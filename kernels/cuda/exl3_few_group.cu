@@ -1,18 +1,10 @@
 // See exl3_few_group.h.
 //
 // A group takes steps of 128 outputs by one block of 128 inputs. Warp w of it decodes 32 outputs:
-// half w % 2, tile columns 2 (w / 2) and the next. A product of the matrix unit takes 16 outputs
-// (of wgmma: 16 of each warp) by 8 inputs, four bytes each, by the high and low bytes of 4 or 8
-// rows. Bytes: the trellis once per 4 or 8 rows, plus rows. Instructions a weight: window 2,
-// product 1, matrix 1/4.
+// half w % 2, tile columns 2 (w / 2) and the next. A product of the matrix unit takes 16 outputs by
+// 8 inputs, four bytes each, by the high and low bytes of 4 rows. Bytes: the trellis once per 4 or
+// 8 rows, plus rows. Instructions a weight: window 2, product 1, matrix 1/4, splats 1/4.
 #include "kernels/cuda/exl3_few_group.h"
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define TF_GROUP_WGMMA 1
-#include "kernels/cuda/exl3_wgmma_u8.cuh"
-#else
-#define TF_GROUP_WGMMA 0
-#endif
 
 // Threads that a multiprocessor's registers must hold.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
@@ -198,140 +190,24 @@ __device__ __forceinline__ void group_product(const uint32_t (&words)[2 * K], co
 
 // A step: 128 outputs by block `block` of this thread block's inputs, added to the sums at `place`.
 template <int K, int RG>
-struct GroupStep {
-  using Store = FewStore;
-  static __device__ __forceinline__ Store store(const FewArgs& a, uint8_t* smem) {
-    return {smem + a.layout.q, a.layout.stride};
-  }
-  static __device__ __forceinline__ void run(const FewArgs& a, const FewPart& p, GroupRing<K>& ring,
-                                             const FewRows<RG>& in, int block, int place, float one,
-                                             int warp, int lane, uint8_t* smem) {
-    (void)smem;
-    int acc[RG][2][4] = {};
-    group_units<K>(a, p, ring, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
-      uint4 x[RG];
+__device__ __forceinline__ void group_step(const FewArgs& a, const FewPart& p, GroupRing<K>& ring,
+                                           const FewRows<RG>& in, int block, int place, float one,
+                                           int warp, int lane) {
+  int acc[RG][2][4] = {};
+  group_units<K>(a, p, ring, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
+    uint4 x[RG];
 #pragma unroll
-      for (int rg = 0; rg < RG; ++rg)
-        x[rg] = *reinterpret_cast<const uint4*>(in.q[rg] + block * 128 + unit * 64);
-      group_product<K, RG>(words, x, lane, acc);
-    });
-    group_add<RG>(in, block, place, one, acc);
-  }
-};
-
-#if TF_GROUP_WGMMA
-
-// Columns of N bytes by 16 inputs' places, no swizzle: pieces of 8 columns x 16 bytes.
-template <int N>
-__device__ __forceinline__ uint64_t piece_descriptor(uint32_t address) {
-  return static_cast<uint64_t>((address & 0x3FFFF) >> 4) | (uint64_t{N} << 16) |
-         (uint64_t{128 / 16} << 32);
+    for (int rg = 0; rg < RG; ++rg)
+      x[rg] = *reinterpret_cast<const uint4*>(in.q[rg] + block * 128 + unit * 64);
+    group_product<K, RG>(words, x, lane, acc);
+  });
+  group_add<RG>(in, block, place, one, acc);
 }
 
-// High and low bytes of a block's integers, each four times, as wgmma reads them: of 64 inputs,
-// product 2 p + q takes inputs 16 t + 2 p + 8 q + {0, 1} from every t.
-template <int N>
-struct GroupStore {
-  uint8_t* q;
-  __device__ __forceinline__ void operator()(int row, int block, int lane,
-                                             const int (&v)[4]) const {
-    uint8_t* to = q + (2 * block + (lane >> 4)) * exl3_group_unit_bytes(N) +
-                  (4 * (lane & 1) + ((lane >> 1) & 1)) * exl3_group_step_bytes(N) + row * 32 +
-                  ((lane >> 2) & 3) * 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint8_t* at = to + 2 * (i >> 1) * exl3_group_step_bytes(N) + (i & 1) * 16 * N;
-      const auto low = static_cast<uint32_t>(v[i]), high = static_cast<uint32_t>(v[i] + 128);
-      *reinterpret_cast<uint32_t*>(at) = __byte_perm(high, 0, 0x1111);
-      *reinterpret_cast<uint32_t*>(at + 16) = __byte_perm(low, 0, 0x0000);
-    }
-  }
-};
-
-// Operands in flight, and waiting until the ones to be written are free.
-inline constexpr int kGroupOperands = 3;
-
-template <int kPending>
-__device__ __forceinline__ void group_wait(uint32_t (&x)[2][4]) {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(x[i][j]));
-}
-
-// A step's products: acc[i][4 j + ..] of tile column 2 (warp / 2) + i. rows: descriptor of the
-// block's bytes.
-template <int K, int N>
-__device__ __forceinline__ void group_unit(const uint32_t (&words)[2 * K], int unit, uint64_t rows,
-                                           int lane, uint32_t (&x)[kGroupOperands][2][4],
-                                           int (&acc)[2][N / 2]) {
-  uint32_t run[2][K + 1];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-#pragma unroll
-    for (int j = 0; j < K; ++j) run[i][j + 1] = words[i * K + j];
-    run[i][0] = __shfl_sync(0xffffffffu, run[i][K], (lane + 28) & 31);
-  }
-#pragma unroll
-  for (int h = 0; h < 8; ++h) {
-    const int v = (h >> 1) * 8 + (h & 1) * 2, product = 8 * unit + h;
-    uint32_t(&to)[2][4] = x[product % kGroupOperands];
-    if (product >= kGroupOperands) group_wait<kGroupOperands - 1>(to);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      to[i][0] = window_at(run[i], K, v) * kMul1;
-      to[i][1] = window_at(run[i], K, v + 4) * kMul1;
-      to[i][2] = window_at(run[i], K, v + 1) * kMul1;
-      to[i][3] = window_at(run[i], K, v + 5) * kMul1;
-    }
-    const uint64_t b =
-        rows + static_cast<uint64_t>(
-                   (unit * exl3_group_unit_bytes(N) + h * exl3_group_step_bytes(N)) / 16);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    wgmma_u8(acc[0], to[0], b, product);
-    wgmma_u8(acc[1], to[1], b, product);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  }
-}
-
-// The same by wgmma.
 template <int K, int RG>
-struct WideStep {
-  static constexpr int N = 8 * RG;
-  using Store = GroupStore<N>;
-  static __device__ __forceinline__ Store store(const FewArgs& a, uint8_t* smem) {
-    return {smem + a.layout.q};
-  }
-  static __device__ __forceinline__ void run(const FewArgs& a, const FewPart& p, GroupRing<K>& ring,
-                                             const FewRows<RG>& in, int block, int place, float one,
-                                             int warp, int lane, uint8_t* smem) {
-    int acc[2][N / 2];
-    uint32_t x[kGroupOperands][2][4];
-    const uint64_t bytes =
-        piece_descriptor<N>(shared_place(smem + a.layout.q) +
-                            static_cast<uint32_t>(block * 2 * exl3_group_unit_bytes(N)));
-    group_units<K>(a, p, ring, warp, lane, [&](const uint32_t(&words)[2 * K], int unit) {
-      group_unit<K, N>(words, unit, bytes, lane, x, acc);
-    });
-#pragma unroll
-    for (int i = 0; i < kGroupOperands; ++i) group_wait<0>(x[i]);
-    int by_row[RG][2][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-      for (int j = 0; j < N / 2; ++j) {
-        asm volatile("" : "+r"(acc[i][j]));
-        by_row[j / 4][i][j % 4] = acc[i][j];
-      }
-    group_add<RG>(in, block, place, one, by_row);
-  }
-};
-
-#endif
-
-template <int K, int RG, template <int, int> typename Step>
-__device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
+__global__ void __launch_bounds__(TF_GROUP_THREADS(RG), 1)
+    exl3_dense_group_kernel(const __grid_constant__ FewArgs a) {
+  extern __shared__ __align__(128) uint8_t smem[];
   const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % kExl3GroupWarps;
   const int group = threadIdx.x / kGroupThreads;
   __shared__ GroupNext next[kExl3GroupThreadsMax / kGroupThreads];
@@ -346,8 +222,7 @@ __device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
   const int groups = a.plan.warps / kExl3GroupWarps;
   const int turn =
       warp == 0 ? groups * (kExl3GroupWarps - 1) + group : group * (kExl3GroupWarps - 1) + warp - 1;
-  few_rotate(a, p, smem, turn, Step<K, RG>::store(a, smem));
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // where wgmma reads the bytes
+  few_rotate(a, p, smem, turn, FewStore{smem + a.layout.q, a.layout.stride});
   __syncthreads();
   if (exchange.size > 1)
     few_send_tops(exchange, reinterpret_cast<const uint32_t*>(smem + a.layout.top));
@@ -355,55 +230,25 @@ __device__ __forceinline__ void group_kernel(const FewArgs& a, uint8_t* smem) {
   const float one = fixed_power(31 - a.shift);
   const int outputs = 64 * (warp & 1) + 32 * (warp >> 1);  // this warp's first
   few_columns(a, p, exchange, in, p.count, group, groups, smem, [&](int at, int offset) {
-    Step<K, RG>::run(a, p, ring, in, at, offset + outputs, one, warp, lane, smem);
+    group_step<K, RG>(a, p, ring, in, at, offset + outputs, one, warp, lane);
   });
 }
 
-template <int K, int RG>
-__global__ void __launch_bounds__(TF_GROUP_THREADS(RG), 1)
-    exl3_dense_group_kernel(const __grid_constant__ FewArgs a) {
-  extern __shared__ __align__(128) uint8_t smem[];
-  group_kernel<K, RG, GroupStep>(a, smem);
-}
-
-template <int K, int RG>
-__global__ void __launch_bounds__(kExl3GroupThreadsMax / 2, 1)
-    exl3_dense_wide_kernel(const __grid_constant__ FewArgs a) {
-#if TF_GROUP_WGMMA
-  extern __shared__ __align__(128) uint8_t smem[];
-  group_kernel<K, RG, WideStep>(a, smem);
-#endif
-}
-
-template <int K, int RG>
-cudaError_t launch(const FewArgs& args, int columns, bool wide, cudaStream_t stream) {
-  auto* kernel = wide ? &exl3_dense_wide_kernel<K, RG> : &exl3_dense_group_kernel<K, RG>;
-  return few_launch(kernel, args, columns, 4 * RG, stream);
-}
-
 template <int K>
-cudaError_t launch_rows(const FewArgs& args, int columns, bool wide, cudaStream_t stream) {
-  return args.rows <= 4 ? launch<K, 1>(args, columns, wide, stream)
-                        : launch<K, 2>(args, columns, wide, stream);
+cudaError_t launch_rows(const FewArgs& args, int columns, cudaStream_t stream) {
+  return args.rows <= 4
+             ? few_launch(&exl3_dense_group_kernel<K, 1>, args, columns, 4, stream)
+             : few_launch(&exl3_dense_group_kernel<K, 2>, args, columns, kExl3FewRows, stream);
 }
 
 }  // namespace
 
-// An empty kernel has no shared memory of its own.
-bool exl3_few_wide_runs(int major) {
-  if (major != 9) return false;
-  cudaFuncAttributes attributes = {};
-  return cudaFuncGetAttributes(&attributes, &exl3_dense_wide_kernel<4, 1>) == cudaSuccess &&
-         attributes.sharedSizeBytes > 0;
-}
-
-cudaError_t exl3_few_group(FewArgs& args, int bits, bool wide, const Exl3Gpu& gpu,
-                           cudaStream_t stream) {
+cudaError_t exl3_few_group(FewArgs& args, int bits, const Exl3Gpu& gpu, cudaStream_t stream) {
   const int columns = few_grid_columns(args, gpu);
   switch (bits) {
 #define TF_CASE(K) \
   case K:          \
-    return launch_rows<K>(args, columns, wide, stream);
+    return launch_rows<K>(args, columns, stream);
     TF_CASE(2)
     TF_CASE(3)
     TF_CASE(4)

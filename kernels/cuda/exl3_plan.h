@@ -154,25 +154,17 @@ constexpr Exl3DensePlan exl3_dense_plan(const Exl3DenseShape& s, const Exl3Gpu& 
 }
 
 // The same by groups of four warps (exl3_few_group.cu): a group takes steps of 128 outputs by one
-// block, codes come in stages of a step. depth: stages of a group. `wide`: for wgmma, a row's bytes
-// lie four times.
+// block, codes come in stages of a step. depth: stages of a group.
 inline constexpr int kExl3GroupStagesMax = 4;
 inline constexpr int kExl3GroupWarps = 4;
 inline constexpr int kExl3GroupColumnsMax =
     2;  // output blocks a multiprocessor; more: single warps
 
-// Columns of bytes of the matrix unit, high and low ones of four or eight rows.
-constexpr int exl3_group_columns(int rows) { return rows <= 4 ? 8 : 16; }
-// Bytes of 8 inputs (a product of the matrix unit), of 64, of a block of 128: padded, no conflicts.
-constexpr int exl3_group_step_bytes(int columns) { return 32 * columns + 16; }
-constexpr int exl3_group_unit_bytes(int columns) { return 8 * exl3_group_step_bytes(columns) + 32; }
-
-constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, int rows, bool wide) {
+constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, int rows) {
   Exl3DenseShared s;
   s.q = p.warps / kExl3GroupWarps * p.depth * bits * 2048;
   s.stride = p.cta_blocks * 128 + 64;
-  s.scale = s.q + (wide ? p.cta_blocks * 2 * exl3_group_unit_bytes(exl3_group_columns(rows))
-                        : 2 * rows * s.stride);
+  s.scale = s.q + 2 * rows * s.stride;
   s.sums = (s.scale + rows * p.cta_blocks * 8 + 15) / 16 * 16;
   s.parts = s.sums + (p.columns > 1 ? 2 : 1) * rows * kExl3SumStride * 4;
   const int parts = p.cluster == 1 ? 0 : (rows + p.cluster - 1) / p.cluster * p.cluster;
@@ -186,12 +178,12 @@ constexpr Exl3DenseShared exl3_group_shared(const Exl3DensePlan& p, int bits, in
 // `warps` > 0 asks for that many.
 // With `warps` in a thread block of at most `bytes`.
 constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s, int warps,
-                                        int bytes, bool wide) {
+                                        int bytes) {
   constexpr int kStaticBytes = 1024;  // more than the kernel has of its own
   p.warps = warps;
   p.depth = 0;
   const int groups = warps / kExl3GroupWarps;
-  const int fixed = exl3_group_shared(p, s.bits, s.rows, wide).bytes + kStaticBytes;
+  const int fixed = exl3_group_shared(p, s.bits, s.rows).bytes + kStaticBytes;
   const int needed = (p.cta_blocks * p.columns + groups - 1) / groups;
   int depth = bytes > fixed ? (bytes - fixed) / (groups * s.bits * 2048) : 0;
   if (depth > needed) depth = needed;
@@ -203,7 +195,7 @@ constexpr Exl3DensePlan exl3_group_ring(Exl3DensePlan p, const Exl3DenseShape& s
 // depth 0: none fits (many blocks for one thread block's rows). Costs of a block of inputs: a
 // thread block of 20 warps alone on a multiprocessor (where the kernel may have as many registers
 // as that leaves), one of 12 or fewer, two of these. `cluster`, `warps` > 0 ask for those.
-constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu, bool wide,
+constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& gpu,
                                         int cluster = 0, int warps = 0) {
   constexpr int kLarge = 13, kOne = 16, kTwo = 20, kStart = 60, kExchange = 15;
   constexpr int kLeastOfLarge = 16;  // warps
@@ -215,13 +207,13 @@ constexpr Exl3DensePlan exl3_group_plan(const Exl3DenseShape& s, const Exl3Gpu& 
     for (const int count : {24, 20, 16, 12, 8, 4}) {
       if (warps > 0 ? count != warps : count == 24 || count == 16) continue;
       const bool large = count >= kLeastOfLarge;
-      if (large && (gpu.major != 9 || wide)) continue;
+      if (large && gpu.major != 9) continue;
       for (int on_sm = large ? 1 : 2; on_sm >= 1; --on_sm) {
         Exl3DensePlan p = exl3_dense_cut(s.blocks, size);
         const int slots = exl3_clusters_in_time(gpu.multiprocessors, p.cluster, on_sm);
         p.columns = p.cluster == 1 ? (s.columns + slots - 1) / slots : 1;
         p.on_sm = on_sm;
-        p = exl3_group_ring(p, s, count, on_sm == 2 ? half : most, wide);
+        p = exl3_group_ring(p, s, count, on_sm == 2 ? half : most);
         if (p.depth == 0) continue;
         const int waves = (s.columns + slots - 1) / slots;
         const bool two = on_sm == 2 && 2 * s.columns > slots;

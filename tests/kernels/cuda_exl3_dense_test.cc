@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(no_cut_changes_a_bit) {
       const std::vector<float> chosen = c.run(0, rows);
       SameRows same("cuts");
       using Kernels = cuda::Exl3DenseKernels;
-      for (const auto kernels : {Kernels::kWarps, Kernels::kGroups, Kernels::kWide, Kernels::kMany})
+      for (const auto kernels : {Kernels::kWarps, Kernels::kGroups, Kernels::kMany})
         for (int cluster = 0; cluster <= 8; ++cluster) {
           const std::vector<float> cut = c.run(0, rows, cluster, true, kernels);
           same.compare(cut.data(), chosen.data(), chosen.size());

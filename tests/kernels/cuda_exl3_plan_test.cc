@@ -25,27 +25,26 @@ BOOST_AUTO_TEST_CASE(groups_of_warps) {
   for (const Exl3Gpu& gpu : kGpus)
     for (int blocks = 1; blocks <= 120; ++blocks)
       for (const int columns : {1, 14, 18, 32, 40, 128, 505})
-        for (const int rows : {1, 6, 8})
-          for (const bool wide : {false, true}) {
-            const Exl3DensePlan p = exl3_group_plan({blocks, columns, 6, rows}, gpu, wide);
-            if (p.depth == 0) continue;  // the kernel of single warps takes it
-            check_cut(blocks, p.cluster, p.cta_blocks);
-            const Exl3DenseShared l = exl3_group_shared(p, 6, rows, wide);
-            BOOST_REQUIRE_LE(l.bytes, gpu.block_bytes_max);
-            BOOST_REQUIRE_LE(p.depth, kExl3GroupStagesMax);
-            const int groups = p.warps / kExl3GroupWarps;
-            BOOST_REQUIRE_EQUAL(p.warps % kExl3GroupWarps, 0);
-            // One stage is enough only where no group takes a second step.
-            if (p.depth == 1) BOOST_REQUIRE_LE(p.cta_blocks * p.columns, groups);
-            BOOST_REQUIRE_GE(l.q, groups * p.depth * 6 * 2048);
-            BOOST_REQUIRE_EQUAL(l.q % 16, 0);
-            BOOST_REQUIRE_EQUAL(l.scale % 8, 0);
-            BOOST_REQUIRE_EQUAL(l.sums % 16, 0);
-            BOOST_REQUIRE_EQUAL(l.parts % 16, 0);
-            BOOST_REQUIRE_EQUAL(l.barriers % 8, 0);
-            BOOST_REQUIRE_GE(l.exchange, l.barriers + groups * 2 * kExl3GroupStagesMax * 8);
-            BOOST_REQUIRE_GE(l.bytes, l.exchange + 16);
-          }
+        for (const int rows : {1, 6, 8}) {
+          const Exl3DensePlan p = exl3_group_plan({blocks, columns, 6, rows}, gpu);
+          if (p.depth == 0) continue;  // the kernel of single warps takes it
+          check_cut(blocks, p.cluster, p.cta_blocks);
+          const Exl3DenseShared l = exl3_group_shared(p, 6, rows);
+          BOOST_REQUIRE_LE(l.bytes, gpu.block_bytes_max);
+          BOOST_REQUIRE_LE(p.depth, kExl3GroupStagesMax);
+          const int groups = p.warps / kExl3GroupWarps;
+          BOOST_REQUIRE_EQUAL(p.warps % kExl3GroupWarps, 0);
+          // One stage is enough only where no group takes a second step.
+          if (p.depth == 1) BOOST_REQUIRE_LE(p.cta_blocks * p.columns, groups);
+          BOOST_REQUIRE_GE(l.q, groups * p.depth * 6 * 2048);
+          BOOST_REQUIRE_EQUAL(l.q % 16, 0);
+          BOOST_REQUIRE_EQUAL(l.scale % 8, 0);
+          BOOST_REQUIRE_EQUAL(l.sums % 16, 0);
+          BOOST_REQUIRE_EQUAL(l.parts % 16, 0);
+          BOOST_REQUIRE_EQUAL(l.barriers % 8, 0);
+          BOOST_REQUIRE_GE(l.exchange, l.barriers + groups * 2 * kExl3GroupStagesMax * 8);
+          BOOST_REQUIRE_GE(l.bytes, l.exchange + 16);
+        }
 }
 
 BOOST_AUTO_TEST_CASE(single_warps_take_what_is_left) {

@@ -161,9 +161,10 @@ void print_cuts() {
     const char* name;
     Kernels kernels;
     int warps;
-  } kinds[] = {{"warps", Kernels::kWarps, 0},       {"groups 24", Kernels::kGroups, 24},
-               {"groups 20", Kernels::kGroups, 20}, {"groups 16", Kernels::kGroups, 16},
-               {"groups 12", Kernels::kGroups, 12}, {"wide 12", Kernels::kWide, 12},
+  } kinds[] = {{"warps", Kernels::kWarps, 0},
+               {"groups 24", Kernels::kGroups, 24},
+               {"groups 20", Kernels::kGroups, 20},
+               {"groups 12", Kernels::kGroups, 12},
                {"many", Kernels::kMany, 0}};
   for (const DenseCase& c : kDense) {
     DenseCalls calls(c);
