@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include <cstdio>
+#include <fstream>
 
 #include "daemon/api/errors.h"
 #include "daemon/api/json_out.h"
@@ -53,12 +53,9 @@ std::string allowed_methods(std::string_view path) {
 
 // Bytes of memory that are in RAM, from /proc.
 int64_t resident_bytes() {
-  std::FILE* file = std::fopen("/proc/self/statm", "re");
-  if (file == nullptr) return 0;
-  long long total = 0, resident = 0;
-  const int count = std::fscanf(file, "%lld %lld", &total, &resident);
-  std::fclose(file);
-  return count == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+  std::ifstream in("/proc/self/statm");
+  int64_t total = 0, resident = 0;
+  return in >> total >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
 void put_model(api::JsonOut& json, const Facts& facts, const EngineStats& stats,

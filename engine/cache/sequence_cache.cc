@@ -195,8 +195,8 @@ Status SequenceCache::use_tier(const CacheCommand& c, const CacheNote& note) {
   }
   const CacheRecord* record = tier_->record(note.name, note.kind);
   if (record == nullptr) return data_loss("the record is not there");
-  const Status status = of_block ? fill_block(c.block, *record)
-                                 : snapshots_.import_record(layout_, c.block, record->bytes);
+  Status status = of_block ? fill_block(c.block, *record)
+                           : snapshots_.import_record(layout_, c.block, record->bytes);
   tier_->unstage(note.name, note.kind);
   return status;
 }

@@ -93,7 +93,7 @@ Status SnapshotStore::save(const CacheLayout& layout, const SequenceState& state
   const auto put = [&](const void* from, int64_t first, int64_t bytes) {
     const auto* at = static_cast<const uint8_t*>(from);
     return for_pieces(unit_bytes_, first, bytes, [&](size_t i, int64_t offset, int64_t n) {
-      const Status status = copies.save(unit(s.units[i]) + offset, at, n);
+      Status status = copies.save(unit(s.units[i]) + offset, at, n);
       at += n;
       return status;
     });
@@ -234,12 +234,11 @@ Status SnapshotStore::import_record(const CacheLayout& layout, int64_t number,
                      " bytes of rings, not " + std::to_string(content));
   TF_RETURN_IF_ERROR(take_units(layout, number, s));
   const std::byte* at = bytes.data() + sizeof(fields);
-  const Status status =
-      for_pieces(unit_bytes_, 0, content, [&](size_t i, int64_t offset, int64_t n) {
-        std::memcpy(unit(s.units[i]) + offset, at, static_cast<size_t>(n));
-        at += n;
-        return ok_status();
-      });
+  Status status = for_pieces(unit_bytes_, 0, content, [&](size_t i, int64_t offset, int64_t n) {
+    std::memcpy(unit(s.units[i]) + offset, at, static_cast<size_t>(n));
+    at += n;
+    return ok_status();
+  });
   snapshots_[number] = std::move(s);
   return status;
 }
