@@ -20,8 +20,8 @@ enum class PrefillForm { kChosen, kTogether, kApart };
 
 // y of one weight. Workspace: 256-byte aligned, exl3_prefill_workspace_bytes long.
 cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
-                         int64_t workspace_bytes, cudaStream_t stream,
-                         const char** where = nullptr, PrefillForm form = PrefillForm::kChosen);
+                         int64_t workspace_bytes, cudaStream_t stream, const char** where = nullptr,
+                         PrefillForm form = PrefillForm::kChosen);
 
 // The MoE of prompt rows, with the parameters of moe_decode. Each expert's trellis is decoded once
 // per 32 to 160 of its rows, by the mean number of rows of an expert.

@@ -15,12 +15,13 @@
 namespace tensorfold::cuda {
 namespace {
 
-constexpr int kTN = 256;
-constexpr int kStages = 4;
+constexpr int kTN = 160;
+constexpr int kStages = 5;
 constexpr int kMultiplyWarps = 8;
 constexpr int kMultiplyThreads = kMultiplyWarps * 32;
-constexpr int kDecodeWarps = 4;
-constexpr int kThreads = kMultiplyThreads + kDecodeWarps * 32;
+constexpr int kDecodeWarps = 4;   // of a step
+constexpr int kDecodeGroups = 2;  // that take every second step
+constexpr int kThreads = kMultiplyThreads + kDecodeGroups * kDecodeWarps * 32;
 constexpr int kCluster = 2;
 constexpr int kRowBytes = kTN * 128;
 constexpr int kStripBytes = 64 * 128;
@@ -116,11 +117,11 @@ __device__ __forceinline__ void decode_run(const uint32_t (&run)[K + 1], uint32_
 template <int K>
 struct Decoder {
   const Exl3DenseJob& job;
-  int rows, strip, half, lane;
+  int rows, group, strip, half, lane;
   const uint16_t* x;
   ApartRing ring;
-  // What is loaded next, two steps ahead.
-  int item, step = 0;
+  // What is loaded next, a step of the group ahead.
+  int item, step;
   const std::byte* codes = nullptr;
   // What is copied next.
   const uint16_t* from = nullptr;
@@ -128,14 +129,16 @@ struct Decoder {
 
   __device__ __forceinline__ void load(TwoRuns<K>& runs) {
     const int steps = job.weight.padded_in / 64;
-    if (step == 0) {
+    if (step == group) {
       if (item >= apart_items(job.weight.padded_out, rows)) return;
-      codes = step_codes(job.weight, 2 * ApartTile(item, job.weight.padded_out).column + strip, 0);
+      codes =
+          step_codes(job.weight, 2 * ApartTile(item, job.weight.padded_out).column + strip, group);
     }
     runs.load(codes, half, lane);
-    codes += K * 512;
-    if (++step == steps) {
-      step = 0;
+    codes += kDecodeGroups * K * 512;
+    step += kDecodeGroups;
+    if (step >= steps) {
+      step = group;
       item += static_cast<int>(gridDim.x) / kCluster;
     }
   }
@@ -144,7 +147,7 @@ struct Decoder {
     const int first = ApartTile(tile_item, job.weight.padded_out).first;
     const int here = min(kTN, static_cast<int>(placed_rows(rows)) - first);
     const int begin = min(here, has_multicast() ? static_cast<int>(cluster_rank()) * kShare : 0);
-    from = x + int64_t{first + begin} * 64;
+    from = x + (group * placed_rows(rows) + first + begin) * 64;
     at = static_cast<uint32_t>(begin) * 128;
     bytes = static_cast<uint32_t>(min(here, begin + kShare) - begin) * 128;
     all = static_cast<uint32_t>(here) * 128;
@@ -152,7 +155,7 @@ struct Decoder {
   __device__ __forceinline__ void copy_rows() {
     barrier_expect(ring.full(), all);
     if (bytes > 0) bulk_copy_to(ring.at() + at, from, bytes, ring.full(), 3);
-    from += placed_rows(rows) * 64;
+    from += kDecodeGroups * placed_rows(rows) * 64;
   }
   __device__ __forceinline__ void next(TwoRuns<K>& runs) {
     barrier_wait(ring.empty(), ring.parity ^ 1);
@@ -171,20 +174,17 @@ struct Decoder {
     __syncwarp();
     if (lane == 0) barrier_arrive(ring.full());
     load(runs);
-    ring.step();
+    for (int i = 0; i < kDecodeGroups; ++i) ring.step();
   }
   __device__ __forceinline__ void run_all() {
     const int items = apart_items(job.weight.padded_out, rows), begin = item;
-    TwoRuns<K> even, odd;
-    load(even);
-    load(odd);
+    TwoRuns<K> runs;
+    load(runs);
+    for (int i = group; i > 0; --i) ring.step();
     for (int i = begin; i < items; i += static_cast<int>(gridDim.x) / kCluster) {
       begin_rows(i);
 #pragma unroll 1
-      for (int s = 0; s < job.weight.padded_in / 64; s += 2) {
-        next(even);
-        next(odd);
-      }
+      for (int s = group; s < job.weight.padded_in / 64; s += kDecodeGroups) next(runs);
     }
   }
 };
@@ -243,7 +243,7 @@ __device__ __forceinline__ void store_tile(const Exl3DenseJob& job, int rows, co
     load_sums(sums + r * kPrefillSumStride + 8 * q, v);
     transform_sums(v, q);
     const int row = tile.first + c + r;
-    if (row >= rows) continue;
+    if (c + r >= kTN || row >= rows) continue;
 #pragma unroll
     for (int b = 0; b < 4; ++b) store_outputs(job, row, tile.column * 128 + 32 * b + 8 * q, v[b]);
   }
@@ -296,14 +296,17 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
   }
   cluster_meet();
   if (warp >= kMultiplyWarps) {
-    const int part = warp - kMultiplyWarps;
+    const int group = (warp - kMultiplyWarps) / kDecodeWarps;
+    const int part = (warp - kMultiplyWarps) % kDecodeWarps;
     switch (job.weight.half_bits / 2) {
-#define TF_CASE(K)                                                                     \
-  case K: {                                                                            \
-    Decoder<K> decoder{job,  rows, part & 1, part >> 1,                                \
-                       lane, x,    ring,     static_cast<int>(blockIdx.x) / kCluster}; \
-    decoder.run_all();                                                                 \
-    break;                                                                             \
+#define TF_CASE(K)                                                                   \
+  case K: {                                                                          \
+    Decoder<K> decoder{job,      rows,      group,                                   \
+                       part & 1, part >> 1, lane,                                    \
+                       x,        ring,      static_cast<int>(blockIdx.x) / kCluster, \
+                       group};                                                       \
+    decoder.run_all();                                                               \
+    break;                                                                           \
   }
       TF_CASE(2)
       TF_CASE(3)

@@ -201,7 +201,7 @@ BOOST_AUTO_TEST_CASE(prompt_rows_are_near_exact_and_independent) {
   }
 }
 
-// Tiles of 64, 112, 128 and 256 rows, several of them one after the other in a thread block, an odd
+// Both forms, several tiles one after the other in a thread block, an odd
 // number of output blocks: a row's bits are the same in all, and right.
 BOOST_AUTO_TEST_CASE(prompt_rows_of_every_tile_and_type) {
   for (const int bits : {2, 3, 4, 5, 6}) {
