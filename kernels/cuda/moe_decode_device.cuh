@@ -3,7 +3,6 @@
 #pragma once
 
 #include "kernels/cuda/exl3_rotate.cuh"
-#include "kernels/cuda/moe_chunk.cuh"
 #include "kernels/cuda/moe_decode.h"
 #include "kernels/cuda/moe_plan.h"
 
@@ -91,9 +90,9 @@ template <int K, int RG>
 __device__ __noinline__ void moe_unit(const MoeUnit& u, int first, int lane) {
   const auto* words = static_cast<const uint4*>(u.weight->trellis) + lane +
                       (int64_t{u.strip} * (u.weight->padded_in / 64) + 2 * u.begin) * (K * 32);
-  MoeChunk<K, RG> work;
+  Chunk<K, RG> work;
   work.start(words);
-  MoeLaneRows<RG> in;
+  LaneRows<RG> in;
 #pragma unroll
   for (int rg = 0; rg < RG; ++rg) {
     const int column = lane >> 2, last = u.rows - 1, row = first + 4 * rg;
@@ -102,7 +101,7 @@ __device__ __noinline__ void moe_unit(const MoeUnit& u, int first, int lane) {
     in.q[rg] = u.q + qp * u.q_pair + (column & 1) * u.q_part + u.begin * 128 + 16 * (lane & 3);
     in.scale[rg] = u.scale + sp * u.scale_pair + u.begin;
   }
-  MoeChunkSums<RG> out;
+  ChunkSums<RG> out;
   work.run(words, u.count, in, lane, out);
 #pragma unroll
   for (int rg = 0; rg < RG; ++rg) {
