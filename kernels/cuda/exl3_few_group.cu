@@ -6,6 +6,8 @@
 // 8 rows, plus rows. Instructions a weight: window 2, product 1, matrix 1/4, splats 1/4.
 #include "kernels/cuda/exl3_few_group.h"
 
+#include "kernels/cuda/exl3_few.cuh"
+
 // Threads that a multiprocessor's registers must hold.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define TF_GROUP_THREADS(RG) kExl3GroupThreadsMax

@@ -4,9 +4,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/exl3_few.cuh"
+#include "kernels/cuda/exl3_plan.h"
 
 namespace tensorfold::cuda {
+
+struct FewArgs;  // exl3_few_part.cuh
 
 inline constexpr int kExl3GroupThreadsMax = 768;
 
