@@ -1,10 +1,8 @@
-// Dense products of prompt rows (exl3_prefill.h): rotation of the rows, then tiles of 128 outputs
-// by 64 rows in the 99 KB of shared memory that a GB10 has, or what exl3_prefill_wide makes.
+// Dense products of prompt rows (exl3_prefill.h): rotation of the rows, then 128 x 128 tiles.
 #include "kernels/cuda/exl3_prefill.h"
 
-#include "kernels/cuda/exl3_prefill_apart.h"
+#include "kernels/cuda/exl3_prefill.cuh"
 #include "kernels/cuda/prefill_rotate.h"
-#include "kernels/cuda/prefill_rows.cuh"
 
 namespace tensorfold::cuda {
 namespace {
@@ -20,10 +18,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int column = blockIdx.x, first = blockIdx.y * kTN, steps = job.weight.padded_in / 64;
   const uint32_t base = shared_address(smem);
-  const int placed = static_cast<int>(placed_rows(rows));
-  PrefillLoader<kTN, true> loader(
-      job.weight, column, threadIdx.x,
-      [&](int r) { return x + int64_t{min(first + r, placed - 1)} * 64; }, int64_t{placed} * 64);
+  PrefillLoader<kTN> loader(job.weight, column, threadIdx.x, [&](int r) {
+    return x + int64_t{min(first + r, rows - 1)} * job.weight.padded_in;
+  });
   auto load = [&](int step, uint32_t to) {
     if (step < steps) loader.next(to);
   };
@@ -70,12 +67,11 @@ cudaError_t product(const Exl3DenseJob& job, int rows, const uint16_t* x, cudaSt
 }  // namespace
 
 int64_t exl3_prefill_workspace_bytes(int rows, int padded_in) {
-  return (placed_rows(rows) * padded_in * 2 + 255) / 256 * 256;
+  return (int64_t{rows} * padded_in * 2 + 255) / 256 * 256;
 }
 
 cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
-                         int64_t workspace_bytes, cudaStream_t stream, const char** where,
-                         PrefillForm form) {
+                         int64_t workspace_bytes, cudaStream_t stream, const char** where) {
   if (where != nullptr) *where = "exl3_prefill";
   if (rows < 0 || rows > kExl3RowsMax) return cudaErrorInvalidValue;
   if (rows == 0) return cudaSuccess;
@@ -85,16 +81,13 @@ cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
   auto* x = static_cast<uint16_t*>(workspace);
   cudaError_t error = launch_prefill_rotate(job, rows, x, stream);
   if (error != cudaSuccess) return error;
-  int device = 0, major = 0, sms = 0;
+  int device = 0, shared = 0;
   error = cudaGetDevice(&device);
   if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
-  if (major != 9) return product<64, 6>(job, rows, x, stream);
-  if (form == PrefillForm::kApart) return exl3_prefill_apart(job, rows, x, sms, stream);
-  return product<256, 5>(job, rows, x, stream);
+  return shared >= 220 * 1024 ? product<256, 5>(job, rows, x, stream)
+                              : product<64, 6>(job, rows, x, stream);
 }
 
 }  // namespace tensorfold::cuda

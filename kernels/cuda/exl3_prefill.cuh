@@ -64,23 +64,20 @@ inline constexpr int kPrefillLoaders = 256;  // threads that fill one matrix's s
 __device__ __forceinline__ void keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
 // One thread's share of the copies of a matrix, in order of steps: pieces of TN / 32 rows, and one
-// or two of the codes. from(r): row r's first value; its next step lies `stride` values further.
-// kPlaced: the rows' pieces are swizzled already (prefill_rows.cuh).
-template <int TN, bool kPlaced = false>
+// or two of the codes. from(r): row r's first value.
+template <int TN>
 struct PrefillLoader {
   const uint16_t* row[TN / 32];
   const uint4* code[2];
-  int64_t row_step;
   uint32_t row_to, code_to, code_step, codes;  // codes: copies of this thread
 
   template <typename From>
   __device__ __forceinline__ PrefillLoader(const Exl3Parts& w, int column, int thread,
-                                           const From& from, int64_t stride = 64) {
+                                           const From& from) {
     const int r = thread >> 3, piece = thread & 7, step = w.half_bits * 16;
-    row_step = stride;
 #pragma unroll
     for (int j = 0; j < TN / 32; ++j) row[j] = from(r + 32 * j) + piece * 8;
-    row_to = static_cast<uint32_t>(r * 128 + ((piece ^ (kPlaced ? 0 : r & 7)) << 4));
+    row_to = static_cast<uint32_t>(r * 128 + ((piece ^ (r & 7)) << 4));
     code_step = static_cast<uint32_t>(step) * 16;  // bytes
     codes = 0;
 #pragma unroll
@@ -101,7 +98,7 @@ struct PrefillLoader {
 #pragma unroll
     for (int j = 0; j < TN / 32; ++j) {
       copy16(to + row_to + j * 4096, row[j]);
-      row[j] += kPlaced ? row_step : 64;
+      row[j] += 64;
     }
     if (codes > 0) copy16(to + code_to, code[0]);
     if (codes > 1) copy16(to + code_to + kPrefillLoaders * 16, code[1]);
@@ -120,52 +117,15 @@ __device__ __forceinline__ void mma_f16(float* c, const uint32_t (&a)[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Where the K words of this lane's run lie in a stage: words (tile % 4) K .. of its 4 K, in chunks
-// of 16 bytes. They are read in pairs, which costs the shared memory half of what single words
-// cost; with odd widths one word is left, before or after the pairs.
-template <int K>
-struct RunPlaces {
-  static constexpr int kPairs = K / 2;
-  uint32_t pair[kPairs], single;
-  bool single_first;
-
-  __device__ __forceinline__ RunPlaces(uint32_t codes, int tile, int lane) {
-    const int first = (tile & 3) * K;
-    const uint32_t base = codes + static_cast<uint32_t>((tile >> 2) * (K * 512) + lane * 16);
-    const auto at = [base](int word) {
-      return base + static_cast<uint32_t>((word >> 2) * 512 + (word & 3) * 4);
-    };
-    single_first = K % 2 != 0 && first % 2 != 0;
-    single = at(single_first ? first : first + K - 1);
-#pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      pair[j] = at(first + 2 * j + (single_first ? 1 : 0));
-      keep(pair[j]);
-    }
-    keep(single);
-  }
-  // run[1..K] of the stage at `stage`.
-  __device__ __forceinline__ void load(uint32_t stage, uint32_t (&run)[K + 1]) const {
-    uint32_t words[K];
-#pragma unroll
-    for (int j = 0; j < kPairs; ++j)
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                   : "=r"(words[2 * j]), "=r"(words[2 * j + 1])
-                   : "r"(stage + pair[j]));
-    if constexpr (K % 2 != 0)
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[K - 1]) : "r"(stage + single));
-#pragma unroll
-    for (int j = 0; j < K; ++j)
-      run[j + 1] = K % 2 != 0 && single_first ? words[(j + K - 1) % K] : words[j];
-  }
-};
-
-// A step's weights of this warp as left operands; `stage`: shared address of this matrix's part.
-template <int K>
-__device__ __forceinline__ void prefill_decode(uint32_t stage, const RunPlaces<K>& places, int lane,
-                                               uint32_t (&a)[4][4]) {
+// Four products of a step; `stage`: shared address of this matrix's part, code[j]: where in it this
+// lane's word j lies. d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
+template <int K, int TN>
+__device__ __forceinline__ void prefill_step(uint32_t stage, const uint32_t (&code)[K], int lane,
+                                             uint32_t (&a)[4][4], float (&d)[TN / 2]) {
   uint32_t run[K + 1];
-  places.load(stage, run);
+#pragma unroll
+  for (int j = 0; j < K; ++j)
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(run[j + 1]) : "r"(stage + code[j]));
   run[0] = __shfl_sync(0xffffffffu, run[K], (lane + 28) & 31);
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
@@ -174,18 +134,7 @@ __device__ __forceinline__ void prefill_decode(uint32_t stage, const RunPlaces<K
     a[s][2] = mul1_pair(window_at(run, K, v + 2), window_at(run, K, v + 3));
     a[s][1] = mul1_pair(window_at(run, K, v + 4), window_at(run, K, v + 5));
     a[s][3] = mul1_pair(window_at(run, K, v + 6), window_at(run, K, v + 7));
-  }
-}
-
-// Four products of a step with all rows of the stage.
-// d[4 j + i]: output g (i = 0, 1) or g + 8 (2, 3), row 8 j + 2 t + i % 2.
-template <int TN>
-__device__ __forceinline__ void prefill_multiply(uint32_t stage, int lane,
-                                                 const uint32_t (&a)[4][4], float (&d)[TN / 2]) {
-#pragma unroll
-  for (int s = 0; s < 4; ++s) {
 #if TF_WGMMA
-    (void)lane;
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     wgmma_f16(d, a[s], row_descriptor(stage) + 2 * s);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -229,7 +178,14 @@ __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes,
                                             int tile, int lane, Load& load, float (&d)[TN / 2]) {
   constexpr bool kAhead = kPrefillAhead<TN>;
   constexpr int kDistance = kStages - 2;
-  const RunPlaces<K> places(PrefillStage<TN>::kRowBytes, tile, lane);
+  uint32_t code[K];
+#pragma unroll
+  for (int j = 0; j < K; ++j) {
+    const int mine = (tile & 3) * K + j;
+    code[j] = static_cast<uint32_t>(PrefillStage<TN>::kRowBytes + (tile >> 2) * (K * 512) +
+                                    (mine >> 2) * 512 + lane * 16 + (mine & 3) * 4);
+    keep(code[j]);
+  }
   const uint32_t end = ring + kStages * stage_bytes;
   uint32_t read = ring, write = ring + kDistance * stage_bytes;
   uint32_t even[4][4], odd[4][4];
@@ -245,8 +201,7 @@ __device__ __forceinline__ void prefill_run(uint32_t ring, uint32_t stage_bytes,
     write = write + stage_bytes == end ? ring : write + stage_bytes;
   };
   const auto multiply = [&](uint32_t(&a)[4][4]) {
-    prefill_decode<K>(read, places, lane, a);
-    prefill_multiply<TN>(read, lane, a, d);
+    prefill_step<K, TN>(read, code, lane, a, d);
     read = read + stage_bytes == end ? ring : read + stage_bytes;
   };
 #pragma unroll 1

@@ -13,19 +13,17 @@
 
 namespace tensorfold::cuda {
 
-int64_t exl3_prefill_workspace_bytes(int rows, int padded_in);
-// Which warps decode, on compute capability 9.0: a function of the shape unless a test or a bench
-// asks for one. The bits are the same.
-enum class PrefillForm { kChosen, kTogether, kApart };
+inline constexpr int kPrefillTileRows = 128;  // rows of a dense tile
 
+int64_t exl3_prefill_workspace_bytes(int rows, int padded_in);
 // y of one weight. Workspace: 256-byte aligned, exl3_prefill_workspace_bytes long.
 cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
-                         int64_t workspace_bytes, cudaStream_t stream, const char** where = nullptr,
-                         PrefillForm form = PrefillForm::kChosen);
+                         int64_t workspace_bytes, cudaStream_t stream,
+                         const char** where = nullptr);
 
 // The MoE of prompt rows, with the parameters of moe_decode. Each expert's trellis is decoded once
-// per 32 to 160 of its rows, by the mean number of rows of an expert.
-int64_t moe_prefill_workspace_bytes(int rows, int hidden, int intermediate, int topk, int experts);
+// per 32, 64 or 128 of its rows, by the mean number of rows of an expert.
+int64_t moe_prefill_workspace_bytes(int rows, int hidden, int intermediate, int topk);
 cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream,
                         const char** where = nullptr);
 

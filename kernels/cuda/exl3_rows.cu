@@ -117,7 +117,7 @@ void exl3_logits(const HeadLogitsParams& p, const uint16_t* x, Pieces& pieces, C
 int64_t exl3_experts_bytes(const WorkspaceShape& s) {
   if (!s.exl3) return 0;
   return std::max(moe_prefill_workspace_bytes(std::min(s.rows, kExl3PromptRows), s.hidden,
-                                              s.intermediate, s.topk, s.experts),
+                                              s.intermediate, s.topk),
                   moe_decode_workspace_bytes(std::min(s.rows, kExl3GeneratedRows), s.hidden,
                                              s.intermediate, s.topk));
 }

@@ -85,19 +85,6 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[128], const uint32_t (&a)[4
         TF_D8(96), TF_D8(104), TF_D8(112), TF_D8(120)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
-// The left operand in shared memory too: 64 rows of it, as row_descriptor has them.
-__device__ __forceinline__ void wgmma_f16(float (&d)[80], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
-      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
-      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
-      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
-      "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
-      "}, %80, %81, 1, 1, 1, 0, 0;"
-      : TF_D8(0), TF_D8(8), TF_D8(16), TF_D8(24), TF_D8(32), TF_D8(40), TF_D8(48), TF_D8(56), TF_D8(64), TF_D8(72)
-      : "l"(a), "l"(b));
-}
 #undef TF_D8
 // clang-format on
 

@@ -6,111 +6,148 @@
 // and read by every output block through L2.
 #include <climits>
 
+#include "kernels/cuda/exl3_prefill.cuh"
 #include "kernels/cuda/exl3_prefill.h"
-#include "kernels/cuda/moe_plan.h"
-#include "kernels/cuda/moe_prefill_args.cuh"
+#include "kernels/cuda/moe_decode_device.cuh"
+#include "kernels/cuda/prefill_rotate.h"
 
 namespace tensorfold::cuda {
 namespace {
 
 constexpr int kGateThreads = 512;
 constexpr int kDownThreads = 256;
-template <int kTN, int kStages>
+
+template <int TN, int kStages>
 constexpr int gate_bytes() {
-  return kStages * 2 * PrefillStage<kTN>::kBytes;
+  return kStages * 2 * PrefillStage<TN>::kBytes;
 }
 
-// Where row r of an entry lies; rows past its last are read from rows that nobody wrote.
-__device__ __forceinline__ const uint16_t* entry_row(const uint16_t* rows,
-                                                     const MoePrefillEntry& entry, int r) {
-  const int placed = static_cast<int>(placed_rows(entry.count));
-  return rows + int64_t{entry.first + min(r, placed - 1)} * 64;
+__device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair, int column,
+                       int lane, float (&g)[4], float (&u)[4]) {
+  const int n = column * 128 + 4 * lane;
+  const int slot = pair % (a.p.topk + 1), row = pair / (a.p.topk + 1);
+  const float weight = slot == a.p.topk ? 1.0f : a.p.weights[row * a.p.topk + slot];
+  const float limit = a.p.swiglu_limit;
+  float gs[4], us[4], ds[4], z[4];
+  load_half4(e.w1.svh + n, gs);
+  load_half4(e.w3.svh + n, us);
+  load_half4(e.w2.suh + n, ds);
+  hadamard_block(g, lane);
+  hadamard_block(u, lane);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float gv = bf16_round(g[i] * gs[i]);
+    float uv = bf16_round(u[i] * us[i]);
+    gv = gv > limit ? limit : gv;
+    uv = uv > limit ? limit : uv;
+    uv = uv < -limit ? -limit : uv;
+    const float silu = gv / (1.0f + expf(-gv));
+    z[i] = n + i < a.p.intermediate ? bf16_round(silu * uv * weight) * ds[i] : 0.0f;
+  }
+  hadamard_block(z, lane);
+  store_prefill_block(z, a.at<uint16_t>(a.l.zq) + int64_t{pair} * a.padded_inter() + column * 128,
+                      lane);
 }
 
-template <int kTN, int kStages>
+template <int TN, int kStages>
 __global__ void __launch_bounds__(kGateThreads, 1)
-    prefill_gate_up_kernel(const __grid_constant__ MoePrefillArgs a) {
-  if constexpr (!prefill_fits(gate_bytes<kTN, kStages>())) return;
+    prefill_gate_up_kernel(const __grid_constant__ MoeDecodeArgs a) {
+  if constexpr (!prefill_fits(gate_bytes<TN, kStages>())) return;
   extern __shared__ __align__(1024) uint8_t smem[];
-  using Stage = PrefillStage<kTN>;
+  __shared__ int32_t pairs[TN];
+  using Stage = PrefillStage<TN>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, matrix = warp >> 3;
-  const int steps = a.hidden_blocks * 2;
+  const int h = a.padded_hidden(), steps = h / 64;
   const uint32_t base = shared_address(smem);
-  const int items = a.at<int32_t>(a.l.counts)[0] * a.inner_blocks;
+  const auto* x = a.at<uint16_t>(a.l.xq);
+  const int items = *a.at<int32_t>(a.l.entry_count) * a.down.blocks;
   for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const MoePrefillEntry entry = a.at<MoePrefillEntry>(a.l.entries)[item / a.inner_blocks];
-    const int column = item % a.inner_blocks;
+    const MoeEntry entry = a.at<MoeEntry>(a.l.entries)[item / a.down.blocks];
+    const int column = item % a.down.blocks;
     const MoeExpertExl3& e = a.p.expert[entry.expert];
     __syncthreads();
-    PrefillLoader<kTN, true> loader(
-        matrix == 0 ? e.w1 : e.w3, column, threadIdx.x & 255,
-        [&](int r) { return entry_row(a.rotated(matrix), entry, r); }, a.l.positions * 64);
+    for (int r = threadIdx.x; r < TN; r += kGateThreads)
+      pairs[r] = a.at<int32_t>(a.l.slots)[entry.first + min(r, entry.count - 1)];
+    __syncthreads();
+    PrefillLoader<TN> loader(matrix == 0 ? e.w1 : e.w3, column, threadIdx.x & 255,
+                             [&](int r) { return x + (int64_t{pairs[r]} * 2 + matrix) * h; });
     auto load = [&](int step, uint32_t to) {
       if (step < steps) loader.next(to);
     };
-    float d[kTN / 2];
-    prefill_product<kTN, kStages>(matrix == 0 ? entry.bits1 : entry.bits3,
-                                  base + matrix * Stage::kBytes, 2 * Stage::kBytes, steps, warp & 7,
-                                  lane, load, d);
+    float d[TN / 2];
+    prefill_product<TN, kStages>((matrix == 0 ? e.w1 : e.w3).half_bits / 2,
+                                 base + matrix * Stage::kBytes, 2 * Stage::kBytes, steps, warp & 7,
+                                 lane, load, d);
     __syncthreads();
     auto* sums = reinterpret_cast<float*>(smem);
-    prefill_store<kTN>(d, warp & 7, lane, sums + matrix * kTN * kPrefillSumStride);
+    prefill_store<TN>(d, warp & 7, lane, sums + matrix * TN * kPrefillSumStride);
     __syncthreads();
     for (int r = warp; r < entry.count; r += kGateThreads / 32) {
       const float* at = sums + r * kPrefillSumStride + 4 * lane;
-      float g[4], u[4];
-      load_float4(at, g);
-      load_float4(at + kTN * kPrefillSumStride, u);
-      moe_swiglu(a, e, entry.first + r, column, lane, g, u);
+      const float4 s = *reinterpret_cast<const float4*>(at);
+      const float4 t = *reinterpret_cast<const float4*>(at + TN * kPrefillSumStride);
+      float g[4] = {s.x, s.y, s.z, s.w}, u[4] = {t.x, t.y, t.z, t.w};
+      swiglu(a, e, pairs[r], column, lane, g, u);
     }
   }
 }
 
-template <int kTN, int kStages>
+template <int TN, int kStages>
 __global__ void __launch_bounds__(kDownThreads, 2)
-    prefill_down_kernel(const __grid_constant__ MoePrefillArgs a) {
-  if constexpr (!prefill_fits(gate_bytes<kTN, kStages>())) return;
+    prefill_down_kernel(const __grid_constant__ MoeDecodeArgs a) {
+  if constexpr (!prefill_fits(gate_bytes<TN, kStages>())) return;
   extern __shared__ __align__(1024) uint8_t smem[];
+  __shared__ int32_t pairs[TN];
+  using Stage = PrefillStage<TN>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int steps = a.inner_blocks * 2;
+  const int h = a.padded_hidden(), inter = a.padded_inter(), steps = inter / 64;
   const uint32_t base = shared_address(smem);
-  const int items = a.at<int32_t>(a.l.counts)[0] * a.hidden_blocks;
+  const auto* z = a.at<uint16_t>(a.l.zq);
+  const int items = *a.at<int32_t>(a.l.entry_count) * a.gate.blocks;
   for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const MoePrefillEntry entry = a.at<MoePrefillEntry>(a.l.entries)[item / a.hidden_blocks];
-    const int column = item % a.hidden_blocks;
+    const MoeEntry entry = a.at<MoeEntry>(a.l.entries)[item / a.gate.blocks];
+    const int column = item % a.gate.blocks;
     const Exl3Parts& w = a.p.expert[entry.expert].w2;
     __syncthreads();
-    PrefillLoader<kTN, true> loader(
-        w, column, threadIdx.x, [&](int r) { return entry_row(a.at<uint16_t>(a.l.zq), entry, r); },
-        a.l.positions * 64);
+    for (int r = threadIdx.x; r < TN; r += kDownThreads)
+      pairs[r] = a.at<int32_t>(a.l.slots)[entry.first + min(r, entry.count - 1)];
+    __syncthreads();
+    PrefillLoader<TN> loader(w, column, threadIdx.x,
+                             [&](int r) { return z + int64_t{pairs[r]} * inter; });
     auto load = [&](int step, uint32_t to) {
       if (step < steps) loader.next(to);
     };
-    float d[kTN / 2];
-    prefill_product<kTN, kStages>(entry.bits2, base, PrefillStage<kTN>::kBytes, steps, warp, lane,
-                                  load, d);
+    float d[TN / 2];
+    prefill_product<TN, kStages>(w.half_bits / 2, base, Stage::kBytes, steps, warp, lane, load, d);
     __syncthreads();
     auto* sums = reinterpret_cast<float*>(smem);
-    prefill_store<kTN>(d, warp, lane, sums);
+    prefill_store<TN>(d, warp, lane, sums);
     __syncthreads();
+    const int at = column * 128 + 4 * lane;
     float scale[4];
-    load_half4(w.svh + column * 128 + 4 * lane, scale);
+    load_half4(w.svh + at, scale);
     for (int r = warp; r < entry.count; r += kDownThreads / 32) {
-      float v[4];
-      load_float4(sums + r * kPrefillSumStride + 4 * lane, v);
-      moe_store_down(a, scale, entry.first + r, column, lane, v);
+      const float4 s = *reinterpret_cast<const float4*>(sums + r * kPrefillSumStride + 4 * lane);
+      float v[4] = {s.x, s.y, s.z, s.w};
+      hadamard_block(v, lane);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        v[i] *= scale[i];
+        if (a.p.round_outputs) v[i] = bf16_round(v[i]);
+      }
+      *reinterpret_cast<float4*>(a.at<float>(a.l.ye) + int64_t{pairs[r]} * h + at) =
+          make_float4(v[0], v[1], v[2], v[3]);
     }
   }
 }
 
-// One warp a row and 128 outputs: the row's experts in ascending id, the shared
-// one last.
-__global__ void __launch_bounds__(256) sum_kernel(const __grid_constant__ MoePrefillArgs a) {
+// One warp a row and 128 outputs: the row's experts in ascending id, the shared one last.
+__global__ void __launch_bounds__(256) sum_kernel(const __grid_constant__ MoeDecodeArgs a) {
   const int lane = threadIdx.x & 31, h = a.padded_hidden();
   const int64_t warp = int64_t{blockIdx.x} * 8 + (threadIdx.x >> 5);
-  if (warp >= int64_t{a.p.rows} * a.hidden_blocks) return;
-  const int row = static_cast<int>(warp / a.hidden_blocks);
-  const int at = static_cast<int>(warp % a.hidden_blocks) * 128 + 4 * lane;
+  if (warp >= int64_t{a.p.rows} * a.gate.blocks) return;
+  const int row = static_cast<int>(warp / a.gate.blocks);
+  const int at = static_cast<int>(warp % a.gate.blocks) * 128 + 4 * lane;
   int key = INT_MAX;
   if (lane <= a.p.topk) {
     const int id = a.expert_of(row * (a.p.topk + 1) + lane);
@@ -122,78 +159,73 @@ __global__ void __launch_bounds__(256) sum_kernel(const __grid_constant__ MoePre
     if (lowest == INT_MAX) break;
     const int i = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, key == lowest))) - 1;
     if (lane == i) key = INT_MAX;
-    float part[4];
-    load_float4(a.at<float>(a.l.ye) + (int64_t{row} * (a.p.topk + 1) + i) * h + at, part);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) v[k] += part[k];
+    add4(v, *reinterpret_cast<const float4*>(a.at<float>(a.l.ye) +
+                                             (int64_t{row} * (a.p.topk + 1) + i) * h + at));
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     if (at + i < a.p.hidden) a.p.y[int64_t{row} * a.p.hidden + at + i] = v[i];
 }
 
-MoePrefillLayout prefill_layout(int rows, int hidden, int intermediate, int topk, int experts) {
+// Rotated rows and the experts' outputs share their place: the former are read by gate and up only.
+MoeDecodeLayout prefill_layout(int rows, int hidden, int intermediate, int topk) {
   const int64_t pairs = int64_t{rows} * (topk + 1);
   const int64_t h = moe_padded(hidden), n = moe_padded(intermediate);
-  MoePrefillLayout l;
-  l.positions = placed_rows(pairs + 7 * (pairs < experts + 1 ? pairs : experts + 1));
+  MoeDecodeLayout l;
   int64_t at = 0;
   const auto take = [&at](int64_t bytes) {
     const int64_t here = at;
     at += (bytes + 255) / 256 * 256;
     return here;
   };
-  l.counts = take(8);
-  l.entries = take(pairs * static_cast<int64_t>(sizeof(MoePrefillEntry)));
-  l.slots = take(l.positions * 4);
-  l.xq = l.ye = take(l.positions * h * 4);
-  l.zq = take(l.positions * n * 2);
+  l.entry_count = take(4);
+  l.entries = take(pairs * 16);
+  l.slots = take(pairs * 4);
+  l.xq = l.ye = take(pairs * h * 4);
+  l.zq = take(pairs * n * 2);
   l.bytes = at;
   return l;
 }
 
-template <int kTN, int kStages>
-cudaError_t products(const MoePrefillArgs& a, int sms, cudaStream_t stream, const char** where) {
-  constexpr int kGateBytes = gate_bytes<kTN, kStages>(), kDownBytes = kGateBytes / 2;
-  static_assert(kDownBytes >= kTN * kPrefillSumStride * 4);
-  if (where != nullptr) *where = "moe_prefill: gate and up";
-  cudaError_t error = cudaFuncSetAttribute(prefill_gate_up_kernel<kTN, kStages>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, kGateBytes);
+template <int TN, int kStages>
+cudaError_t run(MoeDecodeArgs& a, int sms, cudaStream_t stream, const char** where) {
+  a.entry_rows = TN;
+  const auto at = [where](const char* kernel) {
+    if (where != nullptr) *where = kernel;
+  };
+  const int bytes = gate_bytes<TN, kStages>();
+  const int down_bytes = kStages * PrefillStage<TN>::kBytes;
+  static_assert(PrefillStage<TN>::kBytes * kStages >= TN * kPrefillSumStride * 4);
+  at("moe_prefill: list and rotation");
+  cudaError_t error = launch_moe_prefill_prepare(a, sms, stream);
   if (error != cudaSuccess) return error;
-  prefill_gate_up_kernel<kTN, kStages>
-      <<<static_cast<unsigned>(sms), kGateThreads, kGateBytes, stream>>>(a);
+  at("moe_prefill: gate and up");
+  error = cudaFuncSetAttribute(prefill_gate_up_kernel<TN, kStages>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  prefill_gate_up_kernel<TN, kStages>
+      <<<static_cast<unsigned>(sms), kGateThreads, static_cast<size_t>(bytes), stream>>>(a);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  if (where != nullptr) *where = "moe_prefill: down";
-  error = cudaFuncSetAttribute(prefill_down_kernel<kTN, kStages>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, kDownBytes);
+  at("moe_prefill: down");
+  error = cudaFuncSetAttribute(prefill_down_kernel<TN, kStages>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, down_bytes);
   if (error != cudaSuccess) return error;
-  prefill_down_kernel<kTN, kStages>
-      <<<static_cast<unsigned>(2 * sms), kDownThreads, kDownBytes, stream>>>(a);
+  prefill_down_kernel<TN, kStages>
+      <<<static_cast<unsigned>(2 * sms), kDownThreads, static_cast<size_t>(down_bytes), stream>>>(
+          a);
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  at("moe_prefill: sum");
+  const int64_t warps = int64_t{a.p.rows} * a.gate.blocks;
+  sum_kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, stream>>>(a);
   return cudaGetLastError();
-}
-
-cudaError_t products_of(const MoePrefillArgs& a, bool large, int sms, cudaStream_t stream,
-                        const char** where) {
-  if (!large) return products<32, 4>(a, sms, stream, where);
-  switch (a.entry_rows) {
-    case 32:
-      return products<32, 6>(a, sms, stream, where);
-    case 64:
-      return products<64, 6>(a, sms, stream, where);
-    case 96:
-      return products<96, 4>(a, sms, stream, where);
-    case 128:
-      return products<128, 4>(a, sms, stream, where);
-    default:
-      return products<160, 4>(a, sms, stream, where);
-  }
 }
 
 }  // namespace
 
-int64_t moe_prefill_workspace_bytes(int rows, int hidden, int intermediate, int topk, int experts) {
-  return prefill_layout(rows, hidden, intermediate, topk, experts).bytes;
+int64_t moe_prefill_workspace_bytes(int rows, int hidden, int intermediate, int topk) {
+  return prefill_layout(rows, hidden, intermediate, topk).bytes;
 }
 
 cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream, const char** where) {
@@ -201,32 +233,29 @@ cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream, const cha
   if (p.rows < 0 || p.rows > kExl3RowsMax || p.experts > kMoeExpertsMax || p.topk > kMoeTopkMax)
     return cudaErrorInvalidValue;
   if (p.rows == 0) return cudaSuccess;
-  MoePrefillArgs a = {};
+  MoeDecodeArgs a = {};
   a.p = p;
-  a.l = prefill_layout(p.rows, p.hidden, p.intermediate, p.topk, p.experts);
+  a.l = prefill_layout(p.rows, p.hidden, p.intermediate, p.topk);
   if (a.l.bytes > p.workspace_bytes) return cudaErrorInvalidValue;
-  a.hidden_blocks = moe_padded(p.hidden) / 128;
-  a.inner_blocks = moe_padded(p.intermediate) / 128;
-  int device = 0, sms = 0, major = 0;
+  a.gate = moe_gate_cut(p.hidden);
+  a.down = moe_down_cut(p.intermediate);
+  int device = 0, sms = 0, shared = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
-  // An entry's rows only decide how often a trellis is decoded: every output is one chain. Most
-  // experts should fit one: mean + 3 deviations of a uniform choice.
-  const bool wide = major == 9;
+  // The tile's rows only decide how often a trellis is decoded: every output is one chain. Most
+  // experts should fit one tile: mean + 3 deviations of a uniform choice.
+  const bool large = shared >= 220 * 1024;  // else the 99 KB of a GB10
   const int rows = prefill_tile_rows(p.rows, p.topk, p.experts);
-  a.entry_rows = !wide || rows <= 32 ? 32 : (rows + 31) / 32 * 32;
-  if (where != nullptr) *where = "moe_prefill: list and rotation";
-  error = launch_moe_prefill_prepare(a, sms, stream);
-  if (error == cudaSuccess) error = products_of(a, wide, sms, stream, where);
-  if (error != cudaSuccess) return error;
-  if (where != nullptr) *where = "moe_prefill: sum";
-  const int64_t warps = int64_t{p.rows} * a.hidden_blocks;
-  sum_kernel<<<static_cast<unsigned>((warps + 7) / 8), 256, 0, stream>>>(a);
-  return cudaGetLastError();
+  if (!large) return run<32, 4>(a, sms, stream, where);
+  if (rows <= 32) return run<32, 6>(a, sms, stream, where);
+  if (rows <= 64) return run<64, 6>(a, sms, stream, where);
+  if (rows <= 96) return run<96, 4>(a, sms, stream, where);
+  if (rows <= 128) return run<128, 4>(a, sms, stream, where);
+  return run<160, 4>(a, sms, stream, where);
 }
 
 }  // namespace tensorfold::cuda

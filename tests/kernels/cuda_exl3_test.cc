@@ -201,8 +201,8 @@ BOOST_AUTO_TEST_CASE(prompt_rows_are_near_exact_and_independent) {
   }
 }
 
-// Both forms, several tiles one after the other in a thread block, an odd
-// number of output blocks: a row's bits are the same in all, and right.
+// Several tiles one after the other in a thread block, an odd number of output blocks: a row's bits
+// are the same in all, and right.
 BOOST_AUTO_TEST_CASE(prompt_rows_of_every_tile_and_type) {
   for (const int bits : {2, 3, 4, 5, 6}) {
     constexpr int kRows = 2048, kIn = 256, kOut = 65 * 128;
@@ -211,13 +211,11 @@ BOOST_AUTO_TEST_CASE(prompt_rows_of_every_tile_and_type) {
     const std::vector<uint16_t> x = random_bf16(int64_t{kRows} * kIn, 9);
     DeviceArray<uint16_t> xd(x);
     const int64_t bytes = cuda::exl3_prefill_workspace_bytes(kRows, kIn);
-    using Form = cuda::PrefillForm;
-    const auto run_rows = [&](int first, int rows, void* y, ValueType type,
-                              Form form = Form::kChosen) {
+    const auto run_rows = [&](int first, int rows, void* y, ValueType type) {
       DeviceArray<std::byte> workspace(static_cast<size_t>(bytes));
       TF_CUDA(cuda::exl3_prefill({layer.parts(Exl3Order::kLanes), kIn, kOut,
                                   xd.get() + int64_t{first} * kIn, kIn, y, kOut, type},
-                                 rows, workspace.get(), bytes, nullptr, nullptr, form));
+                                 rows, workspace.get(), bytes, nullptr));
       TF_CUDA(cudaDeviceSynchronize());
     };
     DeviceArray<float> wide(size_t{kRows} * kOut);
@@ -235,10 +233,9 @@ BOOST_AUTO_TEST_CASE(prompt_rows_of_every_tile_and_type) {
     BOOST_CHECK(kFaulty || norm.value() <= kFp32Bound);
     SameRows same("class P");
     for (const int rows : {1, 64, 160, 333, 1000, kRows})
-      for (const Form form : {Form::kTogether, Form::kApart}) {
-        const int first = form == Form::kApart ? 0 : kRows - rows;
+      for (const int first : {0, kRows - rows}) {
         DeviceArray<float> some(static_cast<size_t>(rows) * kOut);
-        run_rows(first, rows, some.get(), ValueType::kF32, form);
+        run_rows(first, rows, some.get(), ValueType::kF32);
         same.compare(some.host().data(), all.data() + int64_t{first} * kOut,
                      static_cast<size_t>(rows) * kOut);
       }

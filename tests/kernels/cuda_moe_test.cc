@@ -93,12 +93,9 @@ struct Rows {
 
 struct Form {
   decltype(&cuda::moe_decode) run;
-  decltype(&cuda::moe_prefill_workspace_bytes) workspace_bytes;
+  decltype(&cuda::moe_decode_workspace_bytes) workspace_bytes;
 };
-int64_t generated_bytes(int rows, int hidden, int intermediate, int topk, int) {
-  return cuda::moe_decode_workspace_bytes(rows, hidden, intermediate, topk);
-}
-constexpr Form kGenerated{&cuda::moe_decode, &generated_bytes};
+constexpr Form kGenerated{&cuda::moe_decode, &cuda::moe_decode_workspace_bytes};
 constexpr Form kPrompt{&cuda::moe_prefill, &cuda::moe_prefill_workspace_bytes};
 
 std::vector<float> run(const Form& form, Moe& m, DeviceArray<cuda::MoeExpertExl3>& table,
@@ -107,7 +104,7 @@ std::vector<float> run(const Form& form, Moe& m, DeviceArray<cuda::MoeExpertExl3
   DeviceArray<int32_t> ids(all.ids);
   DeviceArray<float> weights(all.weights);
   DeviceArray<float> y(static_cast<size_t>(rows) * static_cast<size_t>(m.h));
-  const int64_t bytes = form.workspace_bytes(rows, m.h, m.n, m.topk, m.experts);
+  const int64_t bytes = form.workspace_bytes(rows, m.h, m.n, m.topk);
   DeviceArray<std::byte> workspace(static_cast<size_t>(bytes));
   cuda::MoeDecodeParams p;
   p.rows = rows;

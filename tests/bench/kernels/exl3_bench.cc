@@ -187,8 +187,8 @@ void print_cuts() {
 }
 
 // type: what the model wants of this product.
-Row bench_dense_prefill(const char* name, const Shape& s, int rows, ValueType type, double goal_us,
-                        cuda::PrefillForm form = cuda::PrefillForm::kChosen) {
+Row bench_dense_prefill(const char* name, const Shape& s, int rows, ValueType type,
+                        double goal_us) {
   Row row;
   row.name = name;
   row.goal_us = goal_us;
@@ -210,8 +210,7 @@ Row bench_dense_prefill(const char* name, const Shape& s, int rows, ValueType ty
         {random_matrix(s.in, s.out, s.bits, 50 + 10 * i), s.in, s.out, x, s.in, y, s.out, type});
   }
   row.time = time_calls(kCopies, [&](int i, cudaStream_t stream) {
-    TF_BENCH_CUDA(cuda::exl3_prefill(jobs[static_cast<size_t>(i)], rows, workspace, bytes, stream,
-                                     nullptr, form));
+    TF_BENCH_CUDA(cuda::exl3_prefill(jobs[static_cast<size_t>(i)], rows, workspace, bytes, stream));
   });
   jobs[1].type = ValueType::kF32;  // the error without the output's own rounding
   TF_BENCH_CUDA(cuda::exl3_prefill(jobs[1], rows, workspace, bytes, nullptr));
@@ -368,7 +367,7 @@ Row bench_moe_prefill(const MoeWeights& w, int rows, int experts, double goal_us
   p.x_stride = kHidden;
   const std::vector<float> weights(static_cast<size_t>(rows * kTopk), 0.4f);
   p.weights = to_device(weights);
-  p.workspace_bytes = cuda::moe_prefill_workspace_bytes(rows, kHidden, kInter, kTopk, experts);
+  p.workspace_bytes = cuda::moe_prefill_workspace_bytes(rows, kHidden, kInter, kTopk);
   p.workspace = device_memory<std::byte>(p.workspace_bytes);
   auto* x = device_memory<uint16_t>(int64_t{rows} * kHidden);
   TF_BENCH_CUDA(fill_normal(x, int64_t{rows} * kHidden, 5, nullptr));
@@ -435,18 +434,6 @@ int run(int argc, char** argv) {
     const auto bf16 = ValueType::kBf16, f32 = ValueType::kF32;
     rows.push_back(bench_dense_prefill("wq_b 5b, 2048 rows", {1280, 16384, 5}, 2048, bf16, 150));
     rows.push_back(bench_dense_prefill("wo_b 5b, 2048 rows", {4096, 5120, 5}, 2048, f32, 150));
-    for (const auto form : {cuda::PrefillForm::kTogether, cuda::PrefillForm::kApart}) {
-      const bool apart = form == cuda::PrefillForm::kApart;
-      rows.push_back(
-          bench_dense_prefill(apart ? "wq_b 5b, 2048 rows, apart" : "wq_b 5b, 2048 rows, together",
-                              {1280, 16384, 5}, 2048, bf16, 0, form));
-      rows.push_back(
-          bench_dense_prefill(apart ? "wo_b 5b, 2048 rows, apart" : "wo_b 5b, 2048 rows, together",
-                              {4096, 5120, 5}, 2048, f32, 0, form));
-      rows.push_back(
-          bench_dense_prefill(apart ? "wq_b 5b, 256 rows, apart" : "wq_b 5b, 256 rows, together",
-                              {1280, 16384, 5}, 256, bf16, 0, form));
-    }
     rows.push_back(bench_dense_prefill("wq_b 5b, 512 rows", {1280, 16384, 5}, 512, bf16, 0));
     rows.push_back(bench_dense_prefill("wq_b 5b, 8192 rows", {1280, 16384, 5}, 8192, bf16, 0));
     rows.push_back(bench_dense_prefill("wo_b 5b, 8192 rows", {4096, 5120, 5}, 8192, f32, 0));
