@@ -85,6 +85,30 @@ __device__ void combine(const AttentionCoreParams& p, const cg::cluster_group& c
   }
 }
 
+// P . keys of the group's block, every part in registers first: it goes where the keys lie.
+__device__ void weigh_parts(const KeyTile& tile, int d, int warp, bool mine) {
+  const int lane = lane_of();
+  const int tiles = d / 32;
+  float part[kTilesMax][4];
+  if (mine) {
+    const TileWeights weights = load_weights(tile);
+#pragma unroll
+    for (int i = 0; i < kTilesMax; ++i)
+      if (i < tiles) weigh_values(tile, weights, d, (warp * tiles + i) * 8, part[i]);
+  }
+  __syncthreads();
+  if (mine) {
+    auto* to = reinterpret_cast<float*>(tile.keys) + (lane >> 2) * d + (lane & 3) * 2;
+#pragma unroll
+    for (int i = 0; i < kTilesMax; ++i) {
+      if (i >= tiles) break;
+      const int channel = (warp * tiles + i) * 8;
+      *reinterpret_cast<float2*>(to + channel) = make_float2(part[i][0], part[i][1]);
+      *reinterpret_cast<float2*>(to + 8 * d + channel) = make_float2(part[i][2], part[i][3]);
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kThreads, 1) attention_split_kernel(AttentionCoreParams p) {
   extern __shared__ __align__(16) std::byte memory[];
   const cg::cluster_group cluster = cg::this_cluster();
@@ -132,26 +156,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_split_kernel(AttentionC
     }
   }
   __syncthreads();
-  // Every part in registers first: it goes where the keys lie.
-  const int tiles = d / 32;
-  float part[kTilesMax][4];
-  if (mine) {
-    const TileWeights weights = load_weights(tile);
-#pragma unroll
-    for (int i = 0; i < kTilesMax; ++i)
-      if (i < tiles) weigh_values(tile, weights, d, (warp * tiles + i) * 8, part[i]);
-  }
-  __syncthreads();
-  if (mine) {
-    auto* to = reinterpret_cast<float*>(tile.keys) + (lane >> 2) * d + (lane & 3) * 2;
-#pragma unroll
-    for (int i = 0; i < kTilesMax; ++i) {
-      if (i >= tiles) break;
-      const int channel = (warp * tiles + i) * 8;
-      *reinterpret_cast<float2*>(to + channel) = make_float2(part[i][0], part[i][1]);
-      *reinterpret_cast<float2*>(to + 8 * d + channel) = make_float2(part[i][2], part[i][3]);
-    }
-  }
+  weigh_parts(tile, d, warp, mine);
   cluster.sync();
   collect(cluster, x.alpha, x.all_alpha, blocks);
   collect(cluster, x.sum, x.all_sum, blocks);
