@@ -32,21 +32,18 @@ struct Sample {
   double median_us = 0, p10_us = 0, p90_us = 0;
 };
 
-// Microseconds of one of the `calls` that `enqueue(i, stream)` queues, i = 0 .. calls - 1.
-inline Sample time_calls(int calls, const std::function<void(int, cudaStream_t)>& enqueue,
-                         int replays = kReplays) {
-  cudaStream_t stream;
-  TF_BENCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  enqueue(0, stream);  // loads the module outside the capture
+// Microseconds of one of the `calls` that `enqueue(i)` queues on `stream`, i = 0 .. calls - 1:
+// replays of a graph of them all. The first call is made outside of it, to load the module.
+inline Sample time_calls_on(cudaStream_t stream, int calls, const std::function<void(int)>& enqueue,
+                            int replays = kReplays) {
+  enqueue(0);
   TF_BENCH_CUDA(cudaStreamSynchronize(stream));
-  if (std::getenv("TF_BENCH_ONCE") != nullptr) {  // for a profiler: one call of every case
-    TF_BENCH_CUDA(cudaStreamDestroy(stream));
-    return {1, 1, 1};
-  }
+  // For a profiler: one call of every case.
+  if (std::getenv("TF_BENCH_ONCE") != nullptr) return {1, 1, 1};
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   TF_BENCH_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < calls; ++i) enqueue(i, stream);
+  for (int i = 0; i < calls; ++i) enqueue(i);
   TF_BENCH_CUDA(cudaStreamEndCapture(stream, &graph));
   TF_BENCH_CUDA(cudaGraphInstantiate(&exec, graph, 0));
   cudaEvent_t begin, end;
@@ -67,8 +64,18 @@ inline Sample time_calls(int calls, const std::function<void(int, cudaStream_t)>
   TF_BENCH_CUDA(cudaGraphDestroy(graph));
   TF_BENCH_CUDA(cudaEventDestroy(begin));
   TF_BENCH_CUDA(cudaEventDestroy(end));
-  TF_BENCH_CUDA(cudaStreamDestroy(stream));
   return {us[us.size() / 2], us[us.size() / 10], us[us.size() * 9 / 10]};
+}
+
+// The same on a stream made for it.
+inline Sample time_calls(int calls, const std::function<void(int, cudaStream_t)>& enqueue,
+                         int replays = kReplays) {
+  cudaStream_t stream;
+  TF_BENCH_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  const Sample sample = time_calls_on(
+      stream, calls, [&](int i) { enqueue(i, stream); }, replays);
+  TF_BENCH_CUDA(cudaStreamDestroy(stream));
+  return sample;
 }
 
 struct Ceilings {

@@ -57,37 +57,12 @@ struct Pool {
 };
 
 Sample time_graph(cuda::CudaStream& s, int calls, const std::function<void(int)>& enqueue) {
-  enqueue(0);
-  TF_BENCH_CUDA(cudaStreamSynchronize(s.handle()));
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  TF_BENCH_CUDA(cudaStreamBeginCapture(s.handle(), cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < calls; ++i) enqueue(i);
-  TF_BENCH_CUDA(cudaStreamEndCapture(s.handle(), &graph));
-  TF_BENCH_CUDA(cudaGraphInstantiate(&exec, graph, 0));
-  cudaEvent_t begin, end;
-  TF_BENCH_CUDA(cudaEventCreate(&begin));
-  TF_BENCH_CUDA(cudaEventCreate(&end));
-  std::vector<double> us;
-  for (int r = 0; r < 18; ++r) {
-    TF_BENCH_CUDA(cudaEventRecord(begin, s.handle()));
-    TF_BENCH_CUDA(cudaGraphLaunch(exec, s.handle()));
-    TF_BENCH_CUDA(cudaEventRecord(end, s.handle()));
-    TF_BENCH_CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    TF_BENCH_CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (r >= 3) us.push_back(static_cast<double>(ms) * 1e3 / calls);
-  }
-  std::sort(us.begin(), us.end());
-  TF_BENCH_CUDA(cudaGraphExecDestroy(exec));
-  TF_BENCH_CUDA(cudaGraphDestroy(graph));
-  TF_BENCH_CUDA(cudaEventDestroy(begin));
-  TF_BENCH_CUDA(cudaEventDestroy(end));
+  const Sample sample = time_calls_on(s.handle(), calls, enqueue, 15);
   if (!s.error().empty()) {
     std::fprintf(stderr, "index_bench: %s\n", s.error().c_str());
     std::exit(1);
   }
-  return {us[us.size() / 2], us[us.size() / 10], us[us.size() * 9 / 10]};
+  return sample;
 }
 
 // Share of a row's choice that differs from the host's.
