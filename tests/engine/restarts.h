@@ -16,7 +16,7 @@
 
 namespace tensorfold::scripted {
 
-inline const char* const kMiniPath = TF_TEST_DATA "/golden/mini_native";
+inline const char* const kMiniPath = TF_SOURCE_DIR "/tests/data/golden/mini_native";
 inline constexpr int kSmallWindow = 32;
 inline constexpr int kReplyTokens = 4;
 
