@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
 
 #include "ctl/eval_units_runner.h"
 #include "kernels/backend.h"
@@ -40,7 +41,44 @@ double bf16_steps(float a, float b) {
   return std::abs(place(a) - place(b));
 }
 
+// A call of hc_step that mixes `streams` [rows][n][hidden] anew, and what comes of it. The caller
+// adds what only its call has. It stays where it was made: params point into it.
+struct Mixing {
+  Mixing(int64_t rows, int64_t hidden, int64_t n, std::span<uint16_t> streams,
+         const UnitMatrix& weight, std::span<const float> scale, std::span<const float> base)
+      : mixes(static_cast<size_t>(rows * (2 + n) * n)),
+        pre(static_cast<size_t>(rows * n)),
+        post(pre.size()),
+        comb(static_cast<size_t>(rows * n * n)) {
+    params.rows = to_int(rows);
+    params.hidden = to_int(hidden);
+    params.hc = to_int(n);
+    params.sinkhorn_iters = kSinkhornIters;
+    params.norm_eps = kNormEps;
+    params.hc_eps = kHcEps;
+    params.streams = streams.data();
+    params.fn = &weight.view;
+    params.scale = scale.data();
+    params.base = base.data();
+    params.mixes = mixes.data();
+    params.pre_out = pre.data();
+    params.post_out = post.data();
+    params.comb_out = comb.data();
+  }
+  Mixing(const Mixing&) = delete;
+  Mixing& operator=(const Mixing&) = delete;
+
+  HcStepParams params;
+  std::vector<float> mixes, pre, post, comb;
+};
+
 }  // namespace
+
+void UnitRunner::run(HcStepParams& params) {
+  params.workspace.bytes = hc_step_workspace_bytes(params.rows, params.hidden, params.hc);
+  params.workspace.data = workspace(params.workspace.bytes);
+  cpu::hc_step(params, stream_);
+}
 
 Status UnitRunner::hyper_connections() {
   if (!has("hc.X")) return ok_status();
@@ -57,45 +95,26 @@ Status UnitRunner::hyper_connections() {
   std::vector<uint16_t> streams = to_bf16(x->floats());
   const UnitMatrix weight =
       make_panels(fn, to_int(outs), to_int(n * hidden), WeightLayout::kPanelF32);
-  const auto sized = [](int64_t count) { return std::vector<float>(static_cast<size_t>(count)); };
-  std::vector<float> mixes = sized(rows * outs), pre = sized(rows * n), post_out = sized(rows * n);
-  std::vector<float> comb_out = sized(rows * n * n);
   std::vector<uint16_t> collapsed(static_cast<size_t>(rows * hidden));
-  HcStepParams p;
-  p.rows = to_int(rows);
-  p.hidden = to_int(hidden);
-  p.hc = to_int(n);
-  p.sinkhorn_iters = kSinkhornIters;
-  p.norm_eps = kNormEps;
-  p.hc_eps = kHcEps;
-  p.streams = streams.data();
-  p.fn = &weight.view;
-  p.scale = scale.data();
-  p.base = base.data();
-  p.mixes = mixes.data();
-  p.pre_out = pre.data();
-  p.post_out = post_out.data();
-  p.comb_out = comb_out.data();
-  p.pre_in = pre_in.data();
-  p.collapsed = collapsed.data();
-  p.workspace.bytes = hc_step_workspace_bytes(p.rows, p.hidden, p.hc);
-  p.workspace.data = workspace(p.workspace.bytes);
-  cpu::hc_step(p, stream_);
+  Mixing mixing(rows, hidden, n, streams, weight, scale, base);
+  mixing.params.pre_in = pre_in.data();
+  mixing.params.collapsed = collapsed.data();
+  run(mixing.params);
   const std::optional<double> bound = bounds_.number("hc");
-  TF_RETURN_IF_ERROR(compare("hc.mixes", mixes, "rel", bound));
-  TF_RETURN_IF_ERROR(compare("hc.pre", pre, "rel", bound));
-  TF_RETURN_IF_ERROR(compare("hc.post", post_out, "rel", bound));
-  TF_RETURN_IF_ERROR(compare("hc.comb", comb_out, "rel", bound));
+  TF_RETURN_IF_ERROR(compare("hc.mixes", mixing.mixes, "rel", bound));
+  TF_RETURN_IF_ERROR(compare("hc.pre", mixing.pre, "rel", bound));
+  TF_RETURN_IF_ERROR(compare("hc.post", mixing.post, "rel", bound));
+  TF_RETURN_IF_ERROR(compare("hc.comb", mixing.comb, "rel", bound));
   TF_RETURN_IF_ERROR(compare("hc.collapsed", from_bf16(collapsed), "rel", bound));
-  HcStepParams mix;
-  mix.rows = p.rows;
-  mix.hidden = p.hidden;
-  mix.hc = p.hc;
-  mix.streams = streams.data();
-  mix.y = y.data();
-  mix.post_in = post.data();
-  mix.comb_in = comb.data();
-  cpu::hc_step(mix, stream_);
+  HcStepParams expand;
+  expand.rows = to_int(rows);
+  expand.hidden = to_int(hidden);
+  expand.hc = to_int(n);
+  expand.streams = streams.data();
+  expand.y = y.data();
+  expand.post_in = post.data();
+  expand.comb_in = comb.data();
+  cpu::hc_step(expand, stream_);
   return compare("hc.expanded", from_bf16(streams), "rel", bound);
 }
 
@@ -127,30 +146,12 @@ Status UnitRunner::sinkhorn() {
   std::vector<uint16_t> streams = to_bf16(streams_f32);
   const UnitMatrix weight = make_panels(fn, to_int(outs), to_int(kWidth), WeightLayout::kPanelF32);
   const std::vector<float> scale(3, 1.0f), base(static_cast<size_t>(outs), 0.0f);
-  std::vector<float> pre(static_cast<size_t>(rows * n)), post(pre.size());
-  std::vector<float> comb(static_cast<size_t>(rows * n * n)), scratch(mixes.size());
-  HcStepParams p;
-  p.rows = to_int(rows);
-  p.hidden = to_int(hidden);
-  p.hc = to_int(n);
-  p.sinkhorn_iters = kSinkhornIters;
-  p.norm_eps = kNormEps;
-  p.hc_eps = kHcEps;
-  p.streams = streams.data();
-  p.fn = &weight.view;
-  p.scale = scale.data();
-  p.base = base.data();
-  p.mixes = scratch.data();
-  p.pre_out = pre.data();
-  p.post_out = post.data();
-  p.comb_out = comb.data();
-  p.workspace.bytes = hc_step_workspace_bytes(p.rows, p.hidden, p.hc);
-  p.workspace.data = workspace(p.workspace.bytes);
-  cpu::hc_step(p, stream_);
+  Mixing mixing(rows, hidden, n, streams, weight, scale, base);
+  run(mixing.params);
   const std::optional<double> bound = bounds_.number("sinkhorn");
-  TF_RETURN_IF_ERROR(compare("sinkhorn.pre", pre, "max_abs", bound));
-  TF_RETURN_IF_ERROR(compare("sinkhorn.post", post, "max_abs", bound));
-  return compare("sinkhorn.comb", comb, "max_abs", bound);
+  TF_RETURN_IF_ERROR(compare("sinkhorn.pre", mixing.pre, "max_abs", bound));
+  TF_RETURN_IF_ERROR(compare("sinkhorn.post", mixing.post, "max_abs", bound));
+  return compare("sinkhorn.comb", mixing.comb, "max_abs", bound);
 }
 
 Status UnitRunner::rope(const std::string& name, double theta, bool yarn) {

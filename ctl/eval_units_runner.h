@@ -15,6 +15,7 @@
 #include "ctl/eval_report.h"
 #include "ctl/eval_tensor_file.h"
 #include "engine/base/status.h"
+#include "kernels/hc_step.h"
 #include "kernels/op.h"
 #include "kernels/weight_view.h"
 
@@ -64,6 +65,7 @@ class UnitRunner {
   Status compare_exact(const std::string& name, std::span<const int64_t> ours, bool bounded);
   Status attention_case(const std::string& name);
   std::byte* workspace(int64_t bytes);
+  void run(HcStepParams& params);  // with the workspace that it needs
 
   const TensorFile& file_;
   EvalBounds& bounds_;
