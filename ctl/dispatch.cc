@@ -7,6 +7,7 @@
 #include <optional>
 #include <ostream>
 
+#include "ctl/help.h"
 #include "ctl/remote/ssh.h"
 #include "ctl/verb.h"
 #include "daemon/control/protocol.h"
@@ -14,25 +15,6 @@
 
 namespace tensorfold::ctl {
 namespace {
-
-void print_help(std::ostream& out) {
-  out << "usage: tfctl [--host HOST] [--socket PATH | --instance NAME] [--timeout SECONDS] "
-         "[--json] "
-         "NOUN VERB [ARGS]\n"
-         "--host HOST runs tfctl on another machine, over ssh\n\n";
-  for (const Verb& verb : verb_table()) {
-    out << "  ";
-    if (!verb.noun.empty()) out << verb.noun << ' ';
-    out << verb.name;
-    if (!verb.positional.empty()) out << ' ' << verb.positional;
-    out << "\n      " << verb.summary << (verb.offline ? " (offline)" : "") << "\n";
-    for (const Option& option : verb.options) {
-      out << "      " << option.name;
-      if (!option.value.empty()) out << ' ' << option.value;
-      out << "  " << option.help << "\n";
-    }
-  }
-}
 
 const Verb* find_verb(std::span<const std::string> args, size_t& used) {
   for (const Verb& verb : verb_table()) {
@@ -80,6 +62,25 @@ void positional_bounds(std::string_view text, size_t& least, size_t& most) {
 int usage_error(std::ostream& err, const std::string& message) {
   err << "tfctl: " << message << "\n       'tfctl --help' lists the verbs\n";
   return kExitUsage;
+}
+
+bool is_help(std::string_view word) { return word == "--help" || word == "-h"; }
+
+std::vector<std::string> verb_words(const Verb& verb) {
+  std::vector<std::string> words;
+  if (!verb.noun.empty()) words.emplace_back(verb.noun);
+  words.emplace_back(verb.name);
+  return words;
+}
+
+// `words` begin with no verb.
+int unknown_verb(std::span<const std::string> words, std::ostream& err) {
+  std::string names;
+  for (const std::string& name : verbs_of(words[0])) names += (names.empty() ? "" : ", ") + name;
+  if (names.empty()) return usage_error(err, "unknown verb '" + words[0] + "'");
+  return usage_error(
+      err, words.size() > 1 ? "unknown verb '" + words[0] + " " + words[1] + "'; there is: " + names
+                            : "'" + words[0] + "' needs one of: " + names);
 }
 
 // One "--name", "--name=value" or "--name value" at args[i]; advances i past a separate value.
@@ -212,9 +213,8 @@ int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream&
   call.in = &in;
   call.out = &out;
   call.err = &err;
-  if (!args.empty() && (args[0] == "--help" || args[0] == "-h" || args[0] == "help")) {
-    print_help(out);
-    return kExitOk;
+  if (!args.empty() && (is_help(args[0]) || args[0] == "help")) {
+    return print_help(args.subspan(1), out) ? kExitOk : unknown_verb(args.subspan(1), err);
   }
   if (!args.empty() && args[0] == "--host") return run_on_host(args, out, err);
   size_t i = 0;
@@ -222,11 +222,18 @@ int run_tfctl(std::span<const std::string> args, std::istream& in, std::ostream&
   if (i == args.size()) return usage_error(err, "no verb given");
   size_t used = 0;
   const Verb* verb = find_verb(args.subspan(i), used);
-  if (verb == nullptr) return usage_error(err, "unknown verb '" + args[i] + "'");
+  if (verb == nullptr) {
+    const auto words = args.subspan(i);
+    if (is_help(words.back()) && print_help(words.first(words.size() - 1), out)) return kExitOk;
+    return unknown_verb(words, err);
+  }
   bool only_positional = false;
   for (i += used; i < args.size(); ++i) {
     if (!only_positional && args[i] == "--") {
       only_positional = true;
+    } else if (!only_positional && is_help(args[i]) && find_option(*verb, args[i]) == nullptr) {
+      print_help(verb_words(*verb), out);
+      return kExitOk;
     } else if (!only_positional && is_option(*verb, args[i])) {
       if (const int code = take_option(*verb, args, i, call); code != kExitOk) return code;
     } else {

@@ -225,3 +225,40 @@ BOOST_AUTO_TEST_CASE(usage_is_2) {
     BOOST_TEST(help.out.find(verb.name) != std::string::npos);
   }
 }
+
+BOOST_AUTO_TEST_CASE(help_of_a_verb) {
+  const std::vector<std::string> one = {"model", "verify", "--help"};
+  for (const auto& args : std::vector<std::vector<std::string>>{
+           one,
+           {"model", "verify", "-h"},
+           {"help", "model", "verify"},
+           {"--help", "model", "verify"},
+           {"model", "verify", "DIR", "--parallel", "3", "--help"},
+           {"--timeout", "3", "model", "verify", "--help"}}) {
+    const Run help = tfctl(args);
+    BOOST_TEST(help.code == kExitOk);
+    BOOST_TEST(help.out == tfctl(one).out);
+    BOOST_TEST(help.out.find("  model verify DIR\n") != std::string::npos);
+    BOOST_TEST(help.out.find("--published") != std::string::npos);
+    BOOST_TEST(help.out.find("model fetch") == std::string::npos);
+  }
+  const Run noun = tfctl({"model", "--help"});
+  BOOST_TEST(noun.code == kExitOk);
+  BOOST_TEST(noun.out.find("  model fetch\n") != std::string::npos);
+  BOOST_TEST(noun.out.find("  status\n") == std::string::npos);
+  BOOST_TEST(tfctl({"status", "--help"}).out.find("  status\n") != std::string::npos);
+
+  const Run bare = tfctl({"cache"});
+  BOOST_TEST(bare.code == kExitUsage);
+  BOOST_TEST(bare.err.find("'cache' needs one of: status, flush") != std::string::npos);
+  const Run wrong = tfctl({"cache", "clear"});
+  BOOST_TEST(wrong.code == kExitUsage);
+  BOOST_TEST(wrong.err.find("unknown verb 'cache clear'; there is: status, flush") !=
+             std::string::npos);
+  for (const char* word : {"nope", "-x"}) {
+    BOOST_TEST(tfctl({"help", word}).code == kExitUsage);
+    BOOST_TEST(tfctl({word, "--help"}).code == kExitUsage);
+  }
+  // A value is no question.
+  BOOST_TEST(tfctl({"model", "verify", "--", "--help"}).code != kExitOk);
+}
