@@ -146,6 +146,8 @@ Result<std::shared_ptr<LoadedRank>> load_rank(const EngineOptions& options, cons
   model.device = options.device;
   model.log = &log;
   TF_ASSIGN_OR_RETURN(out->model, Model::load(model, *out->collective));
+  if (out->seat != nullptr)
+    out->seat->on_leave([model = out->model.get()] { model->forget_recorded(); });
   out->executor = std::make_unique<StepExecutor>(*out->model, single ? nullptr : &out->gate);
   return out;
 }

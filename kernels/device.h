@@ -20,7 +20,7 @@ namespace tensorfold {
 
 // Bumped with every change of Device, Backend, WeightView or a params struct: a backend library of
 // another version is refused.
-inline constexpr int kDeviceAbiVersion = 8;
+inline constexpr int kDeviceAbiVersion = 9;
 inline constexpr int kDeviceErrorBytes = 512;  // of the message that a library may leave
 
 // What a workspace must serve: the largest call of every operation.
@@ -99,6 +99,15 @@ class Device {
   // How long the host has stood waiting for the stream so far; 0 where it is not counted.
   virtual int64_t waited_ns(const Stream&) const { return 0; }
 
+  // What a library of exchanges queues its work on (cudaStream_t), behind all that is queued so far
+  // and ahead of what comes; nullptr: none can.
+  virtual void* native_queue(Stream&) { return nullptr; }
+  // y[i] = ((parts[0][i] + parts[1][i]) + parts[2][i]) + ..., fp32; parts [ranks][count].
+  virtual void sum_parts(float* y, const float* parts, int ranks, int64_t count,
+                         Stream& stream) = 0;
+  // to [rows][ranks][bytes] = parts [ranks][rows][bytes].
+  virtual void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
+                          Stream& stream) = 0;
   // For exchanges between ranks by a library that works on device memory (engine/cluster/nccl).
   // kUnsupported: host memory will do.
   virtual Result<std::unique_ptr<ExchangeLane>> make_exchange_lane() {

@@ -26,6 +26,9 @@ class ExchangeLane {
   virtual void* device_out() = 0;
   virtual void* queue() = 0;  // cudaStream_t
 
+  // What is queued here from now on waits for what is queued on `other` (a queue of the same
+  // library) so far.
+  virtual Status follow(void* other) = 0;
   // Queued. upload: host_in to device_in. download: device_out to host_out.
   virtual Status upload(size_t bytes) = 0;
   virtual Status download(size_t bytes) = 0;

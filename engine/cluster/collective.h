@@ -17,6 +17,8 @@ namespace tensorfold {
 
 inline constexpr int kRanksMax = 16;
 
+class DeviceExchange;  // engine/cluster/device_exchange.h
+
 class Collective {
  public:
   virtual ~Collective() = default;
@@ -30,6 +32,10 @@ class Collective {
   // data [n]: becomes rank `root`'s on every rank. In the same order of calls as all_gather, and
   // with the same errors. Here by way of all_gather; makers know shorter ones.
   virtual Status broadcast(std::span<std::byte> data, int root);
+
+  // Exchanges on device memory; nullptr: this collective has none, or the ranks are apart. Stays
+  // until the collective goes.
+  virtual DeviceExchange* on_device() { return nullptr; }
 
   // data [n] fp32: becomes the sum over ranks, added in rank order: ((r0 + r1) + r2) + ...
   Status all_reduce_sum(std::span<float> data, std::vector<float>& scratch);

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <optional>
 
+#include "engine/cluster/device_exchange.h"
 #include "engine/cluster/group_parts.h"
 #include "engine/cluster/link_address.h"
 #include "engine/cluster/liveness.h"
@@ -38,11 +39,14 @@ LinkTimers LinkTimers::divided(int64_t by) const {
 
 namespace {
 
-class GuardedCollective final : public Collective {
+class GuardedCollective final : public Collective, public DeviceExchange {
  public:
   GuardedCollective(std::unique_ptr<Collective> inner, std::shared_ptr<GroupHealth> health,
                     const Clock& clock)
-      : inner_(std::move(inner)), health_(std::move(health)), clock_(clock) {}
+      : inner_(std::move(inner)),
+        device_(inner_->on_device()),
+        health_(std::move(health)),
+        clock_(clock) {}
   int rank() const override { return inner_->rank(); }
   int world_size() const override { return inner_->world_size(); }
 
@@ -62,6 +66,18 @@ class GuardedCollective final : public Collective {
     return judge(inner_->broadcast(data, root));
   }
 
+  DeviceExchange* on_device() override { return device_ == nullptr ? nullptr : this; }
+  void begin() override { device_->begin(); }
+  Status end() override {
+    const Status status = judge(device_->end());
+    return health_->broken().requested() ? health_->failure() : status;
+  }
+  // Not counted: recorded ones run without a call.
+  Status gather(const void* in, void* out, size_t bytes, void* queue) override {
+    if (health_->broken().requested()) return health_->failure();
+    return judge(device_->gather(in, out, bytes, queue));
+  }
+
   void fill(LinkCounters& counters) const {
     counters.exchanges = exchanges_.load(std::memory_order_relaxed);
     counters.exchange_us = us_.load(std::memory_order_relaxed);
@@ -78,6 +94,7 @@ class GuardedCollective final : public Collective {
     to.store(to.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
   }
   const std::unique_ptr<Collective> inner_;
+  DeviceExchange* const device_;  // the inner one's; nullptr: it has none
   const std::shared_ptr<GroupHealth> health_;
   const Clock& clock_;
   std::atomic<int64_t> exchanges_{0}, us_{0}, bytes_{0};

@@ -3,6 +3,9 @@
 // model.
 #pragma once
 
+#include <functional>
+#include <utility>
+
 #include "engine/cluster/collective.h"
 
 namespace tensorfold {
@@ -13,7 +16,12 @@ class SeatCollective final : public Collective {
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
   // nullptr: apart. What is seated outlives its time here.
-  void seat(Collective* collective) { seated_ = collective; }
+  void seat(Collective* collective) {
+    if (seated_ != nullptr && leave_) leave_();
+    seated_ = collective;
+  }
+  // Called before what is seated leaves: whatever holds on to it lets go.
+  void on_leave(std::function<void()> leave) { leave_ = std::move(leave); }
 
   Status all_gather(std::span<const std::byte> in, std::span<std::byte> out) override {
     if (seated_ == nullptr) return unavailable("the ranks are not together", "peer_lost");
@@ -23,10 +31,14 @@ class SeatCollective final : public Collective {
     if (seated_ == nullptr) return unavailable("the ranks are not together", "peer_lost");
     return seated_->broadcast(data, root);
   }
+  DeviceExchange* on_device() override {
+    return seated_ == nullptr ? nullptr : seated_->on_device();
+  }
 
  private:
   const int rank_, world_size_;
   Collective* seated_ = nullptr;
+  std::function<void()> leave_;
 };
 
 }  // namespace tensorfold

@@ -140,6 +140,11 @@ Status ForwardModel::draft(std::span<const DraftRequest> requests,
     return ok_status();
   }
   TF_RETURN_IF_ERROR(check_draft(requests));
+  return with_exchange([&] { return run_draft(requests, results); });
+}
+
+Status ForwardModel::run_draft(std::span<const DraftRequest> requests,
+                               std::vector<DraftResult>& results) {
   build_draft_rows(requests);
   for (int stage = 0; stage < config_.dspark.stages; ++stage) {
     const BlockWeights& weights = weights_->drafter.stages[static_cast<size_t>(stage)];
@@ -240,6 +245,7 @@ Status ForwardModel::chain_on_device(std::span<const DraftRequest> requests,
                   *stream_);
   for (int step = 0; step < links; ++step) {
     queue_link(step, n, d_.draft_prev + step * n, d_.draft_confidence + step * n);
+    TF_RETURN_IF_ERROR(gather_logits(n));
     sample_on_device(n, d_.sample_rows, d_.draft_prev + (step + 1) * n, d_.sample_out);
   }
   const auto count = static_cast<size_t>(links * n);

@@ -16,6 +16,11 @@ Status ForwardModel::forward(const StepPlan& plan,
                              StepLogits& logits, ForwardProbe* probe) {
   logits.clear();
   probe_ = probe;
+  return with_exchange([&] { return step(plan, device_tokens, logits); });
+}
+
+Status ForwardModel::step(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+                          StepLogits& logits) {
   if (!commands_done_) TF_RETURN_IF_ERROR(apply(plan));
   commands_done_ = false;
   TF_RETURN_IF_ERROR(
@@ -200,18 +205,6 @@ void ForwardModel::enter_decoder() {
 void ForwardModel::gather_rows(void* data, int64_t row_bytes) {
   device_->keep_rows(data, row_bytes, rows_.decoder.on_device.source_row, rows_.decoder.rows,
                      *stream_);
-}
-
-Status ForwardModel::reduce(float* data, int64_t count) {
-  if (collective_.world_size() == 1) return ok_status();
-  const auto n = static_cast<size_t>(count);
-  if (device_->host_memory())
-    return collective_.all_reduce_sum(std::span(data, n), reduce_scratch_);
-  reduce_host_.resize(n);
-  TF_RETURN_IF_ERROR(device_->download(reduce_host_.data(), data, count * 4, *stream_));
-  TF_RETURN_IF_ERROR(collective_.all_reduce_sum(reduce_host_, reduce_scratch_));
-  device_->upload(data, reduce_host_.data(), count * 4, *stream_);
-  return ok_status();
 }
 
 }  // namespace tensorfold

@@ -235,7 +235,7 @@ Status ForwardModel::project_output(const AttentionWeights& w, RowSet& rows) {
   p.outputs = 1;
   p.workspace = workspace();
   backend_->project(p, *stream_);
-  return reduce(b_.y, int64_t{rows.rows} * config_.hidden);
+  return reduce(b_.y, rows.rows);
 }
 
 }  // namespace tensorfold

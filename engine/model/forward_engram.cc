@@ -1,6 +1,4 @@
 // Engram's addition before a layer (engine/model/model_impl.h).
-#include <cstring>
-
 #include "engine/model/model_impl.h"
 
 namespace tensorfold {
@@ -67,29 +65,6 @@ Status ForwardModel::add_engram(const LayerPlan& plan, const EngramWeights& w, R
   backend_->engram_gate(g, *stream_);
   probe_f32(Quantity::kEngramGate, plan.layer, rows, b_.mixes, config_.hc_mult);
   TF_CHECK_EQ(width, int64_t{w.wkv.out} * (w.split ? collective_.world_size() : 1));
-  return ok_status();
-}
-
-// Every rank's `width` columns of bf16 rows, side by side in rank order.
-Status ForwardModel::gather_columns(const uint16_t* own, int rows, int64_t width, uint16_t* whole) {
-  const int world = collective_.world_size();
-  const int64_t count = rows * width;
-  gather_bf16_.resize(static_cast<size_t>(count * world));
-  const uint16_t* mine = own;
-  if (!device_->host_memory()) {
-    engram_host_.resize(static_cast<size_t>(count * world));
-    TF_RETURN_IF_ERROR(device_->download(engram_host_.data(), own, count * 2, *stream_));
-    mine = engram_host_.data();
-  }
-  TF_RETURN_IF_ERROR(
-      collective_.all_gather(std::as_bytes(std::span(mine, static_cast<size_t>(count))),
-                             std::as_writable_bytes(std::span(gather_bf16_))));
-  uint16_t* to = device_->host_memory() ? whole : engram_host_.data();
-  for (int rank = 0; rank < world; ++rank)
-    for (int64_t r = 0; r < rows; ++r)
-      std::memcpy(to + (r * world + rank) * width, gather_bf16_.data() + (rank * rows + r) * width,
-                  static_cast<size_t>(width) * 2);
-  if (to != whole) device_->upload(whole, to, count * world * 2, *stream_);
   return ok_status();
 }
 

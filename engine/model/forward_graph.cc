@@ -25,7 +25,7 @@ void ForwardModel::choose_graph() {
   step.decoder_rows = rows_.decoder.rows;
   step.positions_end = rows_.encoder.positions_end;
   step.probed = probe_ != nullptr;
-  step.ranks = collective_.world_size();
+  step.meets_on_host = collective_.world_size() > 1 && exchange_ == nullptr;
   const std::optional<GraphKey> key = graph_key(step, options_.rows_max, cache_->layout().context);
   if (!key) return;
   // One slice a row at most, one a sequence: this many whatever shares the step.

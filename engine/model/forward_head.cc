@@ -1,7 +1,6 @@
 // Logits of the rows that want them (engine/model/model_impl.h).
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "engine/model/model_impl.h"
 
@@ -47,18 +46,20 @@ Status ForwardModel::head(StepLogits& logits) {
 
 // Whether tokens can be chosen where the logits are: all of them are there and nobody looks.
 bool ForwardModel::chooses_tokens() const {
-  return device_->samples_rows() && collective_.world_size() == 1 && probe_ == nullptr &&
+  const bool whole = collective_.world_size() == 1 || exchange_ != nullptr;
+  return device_->samples_rows() && whole && probe_ == nullptr &&
          config_.vocab_size <= kSampleVocabMax;
 }
 
-// `rows` rows of d_.logits become tokens and states on the device.
+// `rows` rows of logits over the whole vocabulary become tokens and states on the device.
 void ForwardModel::sample_on_device(int rows, const SampleRow* ask, int32_t* tokens,
                                     int32_t* states) {
   SampleRowsParams p;
   p.rows = rows;
   p.vocab = config_.vocab_size;
-  p.logits = d_.logits;
-  p.logits_stride = vocab_part();
+  const int world = collective_.world_size();
+  p.logits = world == 1 ? d_.logits : d_.whole;
+  p.logits_stride = vocab_part() * world;
   p.row = ask;
   p.token = tokens;
   p.state = states;
@@ -75,6 +76,7 @@ Status ForwardModel::choose_tokens(HeadLogitsParams p, StepLogits& logits) {
     p.rows = std::min(kLogitsRowsAtOnce, rows - first);
     p.row_index = logits_rows_on_device_ + first;
     TF_RETURN_IF_ERROR(vocab_logits(p, nullptr, d_.logits));
+    TF_RETURN_IF_ERROR(gather_logits(p.rows));
     sample_on_device(p.rows, d_.sample_rows + first, d_.sample_out + first,
                      d_.sample_out + rows + first);
   }
@@ -121,6 +123,15 @@ Status ForwardModel::vocab_logits(HeadLogitsParams p, float* whole, float* kept)
 Status ForwardModel::fetch_vocab(int rows, const float* part, float* whole) {
   const int64_t bytes = rows * vocab_part() * 4;
   if (collective_.world_size() == 1) return device_->download(whole, part, bytes, *stream_);
+  if (exchange_ != nullptr && part == d_.logits) {
+    TF_RETURN_IF_ERROR(gather_logits(rows));
+    const int64_t vocab = config_.vocab_size, stride = vocab_part() * collective_.world_size();
+    if (stride == vocab) return device_->download(whole, d_.whole, rows * vocab * 4, *stream_);
+    for (int64_t r = 0; r < rows; ++r)
+      TF_RETURN_IF_ERROR(
+          device_->download(whole + r * vocab, d_.whole + r * stride, vocab * 4, *stream_));
+    return ok_status();
+  }
   gather_own_.resize(static_cast<size_t>(rows * vocab_part()));
   TF_RETURN_IF_ERROR(device_->download(gather_own_.data(), part, bytes, *stream_));
   return gather_vocab(rows, whole);
@@ -128,24 +139,6 @@ Status ForwardModel::fetch_vocab(int rows, const float* part, float* whole) {
 
 int64_t ForwardModel::vocab_part() const {
   return vocab_range(config_, 0, collective_.world_size()).size();
-}
-
-// gather_own_ [rows, chunk] of every rank -> whole [rows, vocab].
-Status ForwardModel::gather_vocab(int rows, float* whole) {
-  const int world = collective_.world_size();
-  const int64_t chunk = vocab_part();
-  gather_all_.resize(static_cast<size_t>(world * rows * chunk));
-  TF_RETURN_IF_ERROR(collective_.all_gather(
-      std::as_bytes(std::span(gather_own_).first(static_cast<size_t>(rows * chunk))),
-      std::as_writable_bytes(std::span(gather_all_))));
-  for (int rank = 0; rank < world; ++rank) {
-    const Range range = vocab_range(config_, rank, world);
-    for (int64_t r = 0; r < rows; ++r)
-      std::memcpy(whole + r * config_.vocab_size + range.begin,
-                  gather_all_.data() + (rank * rows + r) * chunk,
-                  static_cast<size_t>(range.size()) * 4);
-  }
-  return ok_status();
 }
 
 }  // namespace tensorfold

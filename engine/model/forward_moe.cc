@@ -49,7 +49,7 @@ Status ForwardModel::moe(const LayerPlan& plan, const MoeWeights& w, RowSet& row
   p.workspace = workspace();
   backend_->moe_experts(p, *stream_);
   const int64_t count = int64_t{rows.rows} * config_.hidden;
-  TF_RETURN_IF_ERROR(reduce(b_.y, count));
+  TF_RETURN_IF_ERROR(reduce(b_.y, rows.rows));
   if (!part_.experts_by_id) return ok_status();
   if (p.expert_on_device != nullptr) p.expert_on_device += p.experts;
   p.experts = p.topk = 0;

@@ -35,7 +35,7 @@ int64_t positions_bucket(int64_t end, int64_t context) {
 
 std::optional<GraphKey> graph_key(const GraphStep& step, int rows_max, int64_t context) {
   if (step.rows < 1 || step.prompt_rows > 0 || step.decoder_rows != step.rows) return std::nullopt;
-  if (step.probed || step.ranks > 1) return std::nullopt;
+  if (step.probed || step.meets_on_host) return std::nullopt;
   if (step.positions_end > context) return std::nullopt;
   const int rows = padded_rows(step.rows);
   if (rows == 0 || rows > rows_max) return std::nullopt;
@@ -108,6 +108,11 @@ void GraphTable::keep(const GraphKey& key, GraphParts parts) {
   stats_.bytes += bytes;
   ++stats_.graphs;
   ++stats_.recorded;
+}
+
+void GraphTable::forget() {
+  for (Entry& e : entries_)
+    if (!e.parts.empty()) drop(e);
 }
 
 void GraphTable::refuse(const GraphKey& key) {

@@ -33,9 +33,9 @@ struct GraphStep {
   int rows = 0;
   int prompt_rows = 0;
   int decoder_rows = 0;
-  int64_t positions_end = 0;  // largest position + 1
-  bool probed = false;        // somebody looks at values in between
-  int ranks = 1;
+  int64_t positions_end = 0;   // largest position + 1
+  bool probed = false;         // somebody looks at values in between
+  bool meets_on_host = false;  // partial results of ranks go through host memory
 };
 
 // 1..8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384; 0: more than that.
@@ -66,6 +66,8 @@ class GraphTable {
   void keep(const GraphKey& key, GraphParts parts);
   // After kRecord, when it failed: the key stays queued.
   void refuse(const GraphKey& key);
+  // Every recorded step goes; keys that come again are recorded anew.
+  void forget();
 
   const StepGraphStats& stats() const { return stats_; }
 

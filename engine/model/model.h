@@ -91,6 +91,8 @@ class Model {
   virtual std::string device() const { return "cpu"; }  // the one it runs on
   virtual StepGraphStats graphs() const { return {}; }
   virtual int64_t waited_ns() const { return 0; }  // Device::waited_ns
+  // Recorded steps go: the exchanges in them are about to (SeatCollective::on_leave).
+  virtual void forget_recorded() {}
 
   // Runs the plan's cache commands ahead of forward(), which then doesn't: for who must know the
   // sequences as they leave them.

@@ -211,6 +211,7 @@ Status ForwardModel::allocate_buffers() {
     TF_RETURN_IF_ERROR(take(b_.engram_part, r * (n + 1) * h / collective_.world_size()));
   }
   TF_RETURN_IF_ERROR(allocate_logits());
+  TF_RETURN_IF_ERROR(allocate_exchange());
   // Encoder, decoder and context rows of a step.
   TF_RETURN_IF_ERROR(tables_.create(*device_, cache_->layout(), options_.rows_max, 3));
   workspace_bytes_ = device_->workspace_bytes(workspace_shape(), *stream_);

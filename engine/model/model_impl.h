@@ -1,6 +1,7 @@
 // ForwardModel: the Model over a table of operations. Its parts by file: model_impl.cc (loading,
 // buffers, small methods), forward.cc (the layer loop), forward_attention.cc, forward_moe.cc,
-// forward_engram.cc, forward_head.cc, forward_graph.cc, drafter.cc, forward_probe.cc.
+// forward_engram.cc, forward_exchange.cc, forward_head.cc, forward_graph.cc, drafter.cc,
+// forward_probe.cc.
 //
 // Owned by the engine thread. All memory is taken when loading; a step allocates only its row
 // lists. Ranks run the same calls in the same order, so that Collective calls meet.
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "engine/cache/sequence_cache.h"
+#include "engine/cluster/device_exchange.h"
 #include "engine/model/engram_rows.h"
 #include "engine/model/graph_table.h"
 #include "engine/model/model.h"
@@ -24,7 +26,8 @@
 namespace tensorfold {
 
 inline constexpr int kStepRowsMax = kPrefillRowsMax + kGeneratedRowsMax;
-inline constexpr int kLogitsRowsAtOnce = 64;  // rows of logits that leave a device together
+inline constexpr int kLogitsRowsAtOnce = 64;   // rows of logits that leave a device together
+inline constexpr int kExchangeRowsLeast = 64;  // of a sublayer's output that one exchange takes
 
 // What a layer needs besides its weights: where it stands and which cache parts it uses.
 struct LayerPlan {
@@ -79,6 +82,7 @@ struct StepBuffers {
 // What stays in device memory where that is not the host's; V: this rank's part of the vocabulary.
 struct DeviceLogits {
   float* logits = nullptr;            // [kLogitsRowsAtOnce, V]
+  float* whole = nullptr;             // the same of all ranks, [kLogitsRowsAtOnce, ranks * V]
   float* draft_base = nullptr;        // [slots * draft block, V]
   int32_t* draft_prev = nullptr;      // [draft block + 1, slots]: given, then chosen
   float* draft_confidence = nullptr;  // [draft block, slots]
@@ -96,6 +100,10 @@ class ForwardModel final : public Model {
   std::string fingerprint() const override { return fingerprint_; }
   std::string device() const override { return device_->name(); }
   int64_t waited_ns() const override { return device_->waited_ns(*stream_); }
+  void forget_recorded() override {
+    if (graphs_ != nullptr) graphs_->forget();
+    recorded_.clear();
+  }
   StepGraphStats graphs() const override {
     return graphs_ == nullptr ? StepGraphStats{} : graphs_->stats();
   }
@@ -130,6 +138,8 @@ class ForwardModel final : public Model {
   }
 
   // forward.cc
+  Status step(const StepPlan& plan, std::span<const std::vector<int32_t>> device_tokens,
+              StepLogits& logits);
   void begin_rows();
   Status run_layers(int first, int last);
   Status block_input(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows,
@@ -144,7 +154,6 @@ class ForwardModel final : public Model {
   void make_rope_tables(const RowSet& rows, RopeRows& tables, float* memory);
   void enter_decoder();
   void gather_rows(void* data, int64_t row_bytes);
-  Status reduce(float* data, int64_t count);
 
   // forward_attention.cc
   Status attention(const LayerPlan& plan, const BlockWeights& weights, RowSet& rows);
@@ -164,7 +173,16 @@ class ForwardModel final : public Model {
   // forward_engram.cc
   Status add_engram(const LayerPlan& plan, const EngramWeights& w, RowSet& rows);
   Status fetch_engram(const LayerPlan& plan, const EngramWeights& w, const RowSet& rows);
+
+  // forward_exchange.cc: where ranks meet.
+  Status allocate_exchange();
+  Status with_exchange(const std::function<Status()>& work);
+  Status gather_on_device(const void* own, int rows, int64_t row_bytes,
+                          const std::function<void(int first, int rows)>& use);
+  Status reduce(float* data, int rows);
   Status gather_columns(const uint16_t* own, int rows, int64_t width, uint16_t* whole);
+  Status gather_vocab(int rows, float* whole);
+  Status gather_logits(int rows);
 
   // forward_graph.cc
   void choose_graph();
@@ -181,12 +199,12 @@ class ForwardModel final : public Model {
   Status vocab_logits(HeadLogitsParams p, float* whole, float* kept);
   Status fetch_vocab(int rows, const float* part, float* whole);
   int64_t vocab_part() const;
-  Status gather_vocab(int rows, float* whole);
 
   // drafter.cc
   void build_context_rows();
   Status write_draft_context();
   Status check_draft(std::span<const DraftRequest> requests) const;
+  Status run_draft(std::span<const DraftRequest> requests, std::vector<DraftResult>& results);
   void build_draft_rows(std::span<const DraftRequest> requests);
   MarkovStepParams link_params(int step, int requests) const;
   void queue_link(int step, int requests, const int32_t* prev, float* confidence);
@@ -233,6 +251,9 @@ class ForwardModel final : public Model {
   const float* freqs_yarn_ = nullptr;
   std::byte* workspace_ = nullptr;
   int64_t workspace_bytes_ = 0;
+  DeviceExchange* exchange_ = nullptr;  // while a step runs: where ranks meet on the device
+  std::byte* exchange_memory_ = nullptr;
+  int64_t exchange_bytes_ = 0;
   std::vector<float> reduce_scratch_, reduce_host_;
   std::vector<float> gather_own_, gather_all_, draft_base_;
   std::vector<uint16_t> gather_bf16_, engram_host_;

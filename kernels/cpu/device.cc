@@ -69,6 +69,19 @@ class CpuDevice final : public Device {
         std::memmove(bytes + r * row_bytes, bytes + source[r] * row_bytes,
                      static_cast<size_t>(row_bytes));
   }
+  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream&) override {
+    std::memcpy(y, parts, static_cast<size_t>(count) * sizeof(float));
+    for (int r = 1; r < ranks; ++r)
+      for (int64_t i = 0; i < count; ++i) y[i] += parts[r * count + i];
+  }
+  void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
+                  Stream&) override {
+    const auto* from = static_cast<const std::byte*>(parts);
+    for (int64_t rank = 0; rank < ranks; ++rank)
+      for (int64_t row = 0; row < rows; ++row)
+        std::memcpy(static_cast<std::byte*>(to) + (row * ranks + rank) * bytes,
+                    from + (rank * rows + row) * bytes, static_cast<size_t>(bytes));
+  }
   void add(float* y, const float* x, int64_t count, Stream&) override {
     for (int64_t i = 0; i < count; ++i) y[i] += x[i];
   }

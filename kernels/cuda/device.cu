@@ -149,6 +149,14 @@ class CudaDevice final : public Device {
   void add(float* y, const float* x, int64_t count, Stream& stream) override {
     cuda::add(y, x, count, cuda_stream(stream));
   }
+  void* native_queue(Stream& stream) override { return cuda_stream(stream).handle(); }
+  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream& stream) override {
+    cuda::sum_parts(y, parts, ranks, count, cuda_stream(stream));
+  }
+  void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
+                  Stream& stream) override {
+    cuda::interleave(to, parts, ranks, rows, bytes, cuda_stream(stream));
+  }
   bool samples_rows() const override { return true; }
   void sample_rows(const SampleRowsParams& p, Stream& stream) override {
     CudaStream& s = cuda_stream(stream);

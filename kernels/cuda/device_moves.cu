@@ -1,6 +1,7 @@
-// Moving and adding whole buffers (Device::keep_rows, Device::add).
+// Moving and adding whole buffers (Device::keep_rows, add, sum_parts, interleave).
 #include <cuda_runtime.h>
 
+#include "engine/base/check.h"
 #include "kernels/cuda/ops.h"
 
 namespace tensorfold::cuda {
@@ -40,7 +41,61 @@ __global__ void add_kernel(float* y, const float* x, int64_t count) {
   if (i < count) y[i] += x[i];
 }
 
+// Four values a thread; the order of the sum is the ranks'.
+__global__ void sum_parts_kernel(float4* y, const float4* parts, int ranks, int64_t quads) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= quads) return;
+  float4 sum = parts[i];
+  for (int r = 1; r < ranks; ++r) {
+    const float4 part = parts[r * quads + i];
+    sum.x += part.x;
+    sum.y += part.y;
+    sum.z += part.z;
+    sum.w += part.w;
+  }
+  y[i] = sum;
+}
+
+// A thread moves one piece of every rank's row.
+template <typename T>
+__global__ void interleave_kernel(T* to, const T* parts, int ranks, int rows, int64_t columns) {
+  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (column >= columns) return;
+  const int row = static_cast<int>(blockIdx.y);
+  for (int r = 0; r < ranks; ++r)
+    to[(int64_t{row} * ranks + r) * columns + column] =
+        parts[(int64_t{r} * rows + row) * columns + column];
+}
+
+template <typename T>
+void launch_interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
+                       CudaStream& stream) {
+  constexpr int kThreads = 128;
+  const int64_t columns = bytes / static_cast<int64_t>(sizeof(T));
+  const dim3 grid(static_cast<unsigned>(blocks_of(columns, kThreads)), static_cast<unsigned>(rows));
+  interleave_kernel<T><<<grid, kThreads, 0, stream.handle()>>>(
+      static_cast<T*>(to), static_cast<const T*>(parts), ranks, rows, columns);
+  stream.launched("interleave", rows, bytes, ranks);
+}
+
 }  // namespace
+
+void sum_parts(float* y, const float* parts, int ranks, int64_t count, CudaStream& stream) {
+  constexpr int kThreads = 256;
+  TF_CHECK(count % 4 == 0);
+  if (count == 0) return;
+  sum_parts_kernel<<<blocks_of(count / 4, kThreads), kThreads, 0, stream.handle()>>>(
+      reinterpret_cast<float4*>(y), reinterpret_cast<const float4*>(parts), ranks, count / 4);
+  stream.launched("sum_parts", count, ranks);
+}
+
+void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
+                CudaStream& stream) {
+  TF_CHECK(rows <= 65535);
+  if (rows == 0 || bytes == 0) return;
+  if (bytes % 16 == 0) return launch_interleave<uint4>(to, parts, ranks, rows, bytes, stream);
+  launch_interleave<uint8_t>(to, parts, ranks, rows, bytes, stream);
+}
 
 void keep_rows(void* data, int64_t row_bytes, const int32_t* source, int rows, CudaStream& stream) {
   if (rows == 0) return;

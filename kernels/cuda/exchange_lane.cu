@@ -52,6 +52,11 @@ class CudaExchangeLane final : public ExchangeLane {
   void* device_out() override { return device_out_; }
   void* queue() override { return queue_; }
 
+  Status follow(void* other) override {
+    TF_RETURN_IF_ERROR(
+        status_of(cudaEventRecord(mark_, static_cast<cudaStream_t>(other)), "exchange order"));
+    return status_of(cudaStreamWaitEvent(queue_, mark_, 0), "exchange order");
+  }
   Status upload(size_t bytes) override {
     return status_of(cudaMemcpyAsync(device_in_, host_in_, bytes, cudaMemcpyHostToDevice, queue_),
                      "exchange upload");

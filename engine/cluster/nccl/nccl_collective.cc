@@ -2,20 +2,23 @@
 #include "engine/cluster/nccl/nccl_collective.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "engine/cluster/channel.h"
+#include "engine/cluster/device_exchange.h"
 #include "engine/cluster/link_wait.h"
 
 namespace tensorfold {
 namespace {
 
-class NcclCollective final : public Collective {
+class NcclCollective final : public Collective, public DeviceExchange {
  public:
   NcclCollective(std::shared_ptr<const NcclLibrary> nccl, std::unique_ptr<ExchangeLane> lane,
                  JoinContext context)
@@ -56,18 +59,45 @@ class NcclCollective final : public Collective {
     return failed_;
   }
 
+  DeviceExchange* on_device() override { return this; }
+  void begin() override { step_begun_us_.store(now_us(), std::memory_order_relaxed); }
+  Status end() override {
+    step_begun_us_.store(kNoStep, std::memory_order_relaxed);
+    if (failed_.ok() && context_.health->broken().requested()) failed_ = context_.health->failure();
+    return failed_;
+  }
+  Status gather(const void* in, void* out, size_t bytes, void* queue) override {
+    TF_CHECK_LE(bytes, kNcclExchangeBytesMax);
+    TF_RETURN_IF_ERROR(failed_);
+    if (bytes == 0) return ok_status();
+    step_queue_ = queue;
+    failed_ = start([&] { return nccl_->all_gather(in, out, bytes, kNcclByteType, comm_, queue); },
+                    now_us() + context_.timers.exchange_ms * 1000);
+    return failed_;
+  }
+
  private:
+  static constexpr int64_t kNoStep = -1;
+
+  template <typename Queue>
+  Status start(const Queue& queue, int64_t deadline_us);
   template <typename Queue>
   Status exchange(std::span<const std::byte> in, std::span<std::byte> out, const Queue& queue);
   Status settle(const char* what, const StopFlag* stop, int64_t deadline_us);
   Status wait_for_mark(int64_t deadline_us);
   Status nap(int64_t begin_us, int64_t deadline_us, const StopFlag* stop, const char* what) const;
   void watch();
+  Status overdue() const;
 
+  // The call itself outside of the mutex: it ends when the recorded steps that hold the
+  // communicator are gone, which the engine thread sees to.
   void abort() {
-    const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) (void)nccl_->abort(comm_);
-    comm_ = nullptr;
+    NcclComm comm = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(comm, comm_);
+    }
+    if (comm != nullptr) (void)nccl_->abort(comm);
   }
   // Under the mutex: the last error is the communicator's.
   Status failure_of(NcclCode code) const {
@@ -83,8 +113,10 @@ class NcclCollective final : public Collective {
   JoinContext context_;
   const std::unique_ptr<ExchangeLane> lane_;  // outlives the communicator
   StopFlag ended_;
-  std::mutex mutex_;         // comm_: used by the engine thread, aborted by the watcher
-  NcclComm comm_ = nullptr;  // nullptr: aborted
+  std::mutex mutex_;            // comm_: used by the engine thread, aborted by the watcher
+  NcclComm comm_ = nullptr;     // nullptr: aborted
+  void* step_queue_ = nullptr;  // where the last exchange on device memory was queued
+  std::atomic<int64_t> step_begun_us_{kNoStep};
   Status failed_;
   std::thread watcher_;
 };
@@ -115,6 +147,18 @@ Status NcclCollective::join() {
   return ok_status();
 }
 
+// One call of the library that queues something, until it is queued.
+template <typename Queue>
+Status NcclCollective::start(const Queue& queue, int64_t deadline_us) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (comm_ == nullptr) return context_.health->failure();
+    const NcclCode queued = queue();
+    if (queued != kNcclSuccess && queued != kNcclInProgress) return failure_of(queued);
+  }
+  return settle("queueing an exchange", nullptr, deadline_us);
+}
+
 template <typename Queue>
 Status NcclCollective::exchange(std::span<const std::byte> in, std::span<std::byte> out,
                                 const Queue& queue) {
@@ -122,14 +166,9 @@ Status NcclCollective::exchange(std::span<const std::byte> in, std::span<std::by
   TF_RETURN_IF_ERROR(lane_->begin_thread());
   TF_RETURN_IF_ERROR(lane_->reserve(in.size(), out.size()));
   std::memcpy(lane_->host_in(), in.data(), in.size());
+  if (step_queue_ != nullptr) TF_RETURN_IF_ERROR(lane_->follow(step_queue_));
   TF_RETURN_IF_ERROR(lane_->upload(in.size()));
-  {
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return context_.health->failure();
-    const NcclCode queued = queue(in.size());
-    if (queued != kNcclSuccess && queued != kNcclInProgress) return failure_of(queued);
-  }
-  TF_RETURN_IF_ERROR(settle("queueing an exchange", nullptr, deadline_us));
+  TF_RETURN_IF_ERROR(start([&] { return queue(in.size()); }, deadline_us));
   TF_RETURN_IF_ERROR(lane_->download(out.size()));
   TF_RETURN_IF_ERROR(lane_->mark());
   TF_RETURN_IF_ERROR(wait_for_mark(deadline_us));
@@ -202,8 +241,18 @@ void NcclCollective::watch() {
       if (nccl_->async_error(comm_, &state) != kNcclSuccess) state = kNcclInternalError;
       if (state != kNcclSuccess && state != kNcclInProgress) why = failure_of(state);
     }
+    if (why.ok()) why = overdue();
     if (!why.ok()) context_.health->fail(why);
   }
+}
+
+// A step's wait for its device ends with the device's work alone: where a peer lives and does not
+// come to an exchange, time must end it.
+Status NcclCollective::overdue() const {
+  const int64_t begun_us = step_begun_us_.load(std::memory_order_relaxed);
+  if (begun_us == kNoStep || now_us() - begun_us < context_.timers.exchange_ms * 1000)
+    return ok_status();
+  return unavailable("a step's exchanges over NCCL did not end in time", "slow");
 }
 
 class NcclTransport final : public Transport {

@@ -3,9 +3,14 @@
 // in view. A thread of the collective watches both and aborts the communicator, so that a kernel
 // that waits for a dead peer ends although the engine thread is inside a wait of the driver.
 //
-// This form takes host memory, as the forward pass hands it over today: in and out go through the
-// device's lane (kernels/exchange_lane.h). Exchanges on device memory within a CUDA graph are a
-// later step. Owner: the engine thread; the watcher only reads errors and aborts.
+// Partial results are exchanged on device memory, on the step's own queue (DeviceExchange), also
+// within recorded steps. What is on the host (plans, agreement, Engram rows) goes through the
+// device's lane (kernels/exchange_lane.h), behind the step's queue: NCCL wants the exchanges of a
+// communicator in one order on all ranks. Owner: the engine thread; the watcher reads errors and
+// the time of the step under way, and aborts.
+//
+// A communicator that is aborted waits for the recorded steps that hold it to go: they must not
+// need the watcher for that.
 #pragma once
 
 #include <functional>

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -89,7 +90,7 @@ class Communicator {
     if (listener_ >= 0) ::close(listener_);
     if (rank_ == 0) ::unlink(path_.c_str());
     // Its operations end, done or not.
-    if (now_.queue != nullptr) now_.queue->waiting.store(false, std::memory_order_release);
+    for (const Operation& o : queued_) o.queue->waiting.fetch_sub(1, std::memory_order_release);
   }
 
   NcclCode state() {
@@ -101,9 +102,8 @@ class Communicator {
   }
   NcclCode queue(const Operation& operation) {
     const std::lock_guard lock(mutex_);
-    if (now_.queue != nullptr) return kNcclInternalError;
-    now_ = operation;
-    now_.queue->waiting.store(true, std::memory_order_release);
+    queued_.push_back(operation);
+    operation.queue->waiting.fetch_add(1, std::memory_order_release);
     changed_.notify_all();
     return kNcclSuccess;
   }
@@ -174,15 +174,15 @@ class Communicator {
     bool good = join();
     std::unique_lock lock(mutex_);
     for (joined_ = good; good && !ended_;) {
-      changed_.wait(lock, [this] { return ended_ || now_.queue != nullptr; });
+      changed_.wait(lock, [this] { return ended_ || !queued_.empty(); });
       if (ended_) return;
-      const Operation operation = now_;
+      const Operation operation = queued_.front();
       lock.unlock();
       good = run(operation);
       lock.lock();
       if (!good) break;
-      now_ = {};
-      operation.queue->waiting.store(false, std::memory_order_release);
+      queued_.pop_front();
+      operation.queue->waiting.fetch_sub(1, std::memory_order_release);
     }
     failed_ = !ended_;
   }
@@ -195,7 +195,7 @@ class Communicator {
   int listener_ = -1;
   bool joined_ = false, failed_ = false, ended_ = false;
   int looks_ = 0;
-  Operation now_;
+  std::deque<Operation> queued_;  // the first one is being done
   std::thread thread_;
 };
 
@@ -251,6 +251,7 @@ NcclCode ncclCommGetAsyncError(NcclComm comm, NcclCode* error) {
 }
 
 NcclCode ncclCommAbort(NcclComm comm) {
+  while (control.held > 0) std::this_thread::yield();
   delete of(comm);
   ++control.aborted;
   return kNcclSuccess;

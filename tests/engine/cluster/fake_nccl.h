@@ -16,11 +16,12 @@ struct Control {
   std::atomic<unsigned int> config_magic{0};
   std::atomic<int> made{0}, aborted{0};  // communicators
   std::atomic<int> all_gathers{0}, broadcasts{0};
+  std::atomic<int> held{0};  // recorded steps that hold a communicator: aborting waits for them
 };
 
-// Of one rank's device: an operation of the library that is not done yet.
+// Of one rank's device: operations of the library that are not done yet.
 struct Queue {
-  std::atomic<bool> waiting{false};
+  std::atomic<int> waiting{0};
 };
 
 inline constexpr const char* kFakeNcclControl = "fake_nccl_control";

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "engine/cluster/device_exchange.h"
 #include "tests/engine/cluster/fake_lane.h"
 #include "tests/engine/cluster/link_harness.h"
 
@@ -220,6 +221,81 @@ BOOST_AUTO_TEST_CASE(an_exchange_that_no_peer_joins_is_slow) {
   BOOST_TEST(status.reason() == "slow");
   // What may still come belongs to another exchange.
   BOOST_TEST(gather_one(*ranks[1].collective).reason() == "slow");
+}
+
+// Several queued at once, on the step's queue, with exchanges of the host in between: those see
+// what the step's left.
+BOOST_AUTO_TEST_CASE(exchanges_on_device_memory_are_queued_and_keep_their_order) {
+  FakeNccl fake;
+  auto ranks = join_ranks(2, 2);
+  std::atomic<int> wrong{0};
+  on_each(ranks, [&](Joined& rank) {
+    Collective& c = *rank.collective;
+    DeviceExchange* device = c.on_device();
+    if (device == nullptr) return void(++wrong);
+    fake_nccl::Queue queue;
+    constexpr size_t kPieces = 20, kBytes = 300;
+    for (uint32_t round = 0; round < 5; ++round) {
+      std::vector<std::byte> in, out(kPieces * 2 * kBytes);
+      for (uint32_t p = 0; p < kPieces; ++p) {
+        const auto piece = pattern(kBytes, static_cast<uint32_t>(c.rank()) * 1000 + round * 50 + p);
+        in.insert(in.end(), piece.begin(), piece.end());
+      }
+      device->begin();
+      for (size_t p = 0; p < kPieces; ++p)
+        if (!device->gather(&in[p * kBytes], &out[p * 2 * kBytes], kBytes, &queue).ok()) ++wrong;
+      if (!gather_one(c).ok()) ++wrong;
+      if (queue.waiting != 0) ++wrong;
+      for (uint32_t p = 0; p < kPieces; ++p)
+        for (uint32_t r = 0; r < 2; ++r) {
+          const auto want = pattern(kBytes, r * 1000 + round * 50 + p);
+          if (std::memcmp(&out[(p * 2 + r) * kBytes], want.data(), kBytes) != 0) ++wrong;
+        }
+      if (!device->end().ok()) ++wrong;
+    }
+  });
+  BOOST_TEST(wrong == 0);
+}
+
+// A peer that lives and does not come: the step's wait for its device must end.
+BOOST_AUTO_TEST_CASE(a_step_whose_exchanges_do_not_end_breaks_the_group) {
+  FakeNccl fake;
+  JoinOptions options;
+  options.exchange_ms = 40;
+  auto ranks = join_ranks(2, 2, options);
+  DeviceExchange& device = *ranks[0].collective->on_device();
+  fake_nccl::Queue queue;
+  const std::byte in{1};
+  std::byte out[2];
+  device.begin();
+  BOOST_TEST(device.gather(&in, out, 1, &queue).ok());
+  const int64_t wait_ms = kWatched ? kPatienceMs : 10 * kNcclWatchMs;
+  BOOST_TEST(eventually([&] { return queue.waiting == 0; }, wait_ms) == kWatched);
+  const Status ended = device.end();
+  if (!kWatched) return;
+  BOOST_TEST(ended.reason() == "slow");
+  BOOST_TEST(ended.message().find("did not end in time") != std::string::npos);
+  BOOST_TEST(!device.gather(&in, out, 1, &queue).ok());
+  // Between steps nothing is overdue.
+  auto others = join_ranks(2, 2, options);
+  others[0].collective->on_device()->begin();
+  BOOST_TEST(others[0].collective->on_device()->end().ok());
+  sleep_ms(3 * kNcclWatchMs);
+  BOOST_TEST(!others[0].health->broken().requested());
+}
+
+// An aborted communicator waits for the recorded steps that hold it; nobody may wait for it then.
+BOOST_AUTO_TEST_CASE(recorded_steps_may_outlive_the_communicator_for_a_while) {
+  FakeNccl fake;
+  auto ranks = join_ranks(2, 2);
+  fake.control->held = 1;
+  ranks[0].health->fail(unavailable("rank 1 is silent", "peer_lost"));
+  sleep_ms(3 * kNcclWatchMs);
+  BOOST_TEST(gather_one(*ranks[0].collective).message() == "rank 1 is silent");
+  BOOST_TEST(ranks[0].collective->on_device()->end().message() == "rank 1 is silent");
+  fake.control->held = 0;
+  ranks.clear();
+  BOOST_TEST(fake.control->made == fake.control->aborted);
 }
 
 BOOST_AUTO_TEST_CASE(a_group_of_the_link_exchanges_over_it_and_ends_with_it) {

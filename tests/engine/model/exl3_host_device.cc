@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "engine/weights/exl3_codec.h"
@@ -179,13 +180,29 @@ class HostExl3Device final : public Device {
                  Stream& stream) override {
     cpu_device().keep_rows(data, row_bytes, source, rows, stream);
   }
+  // Its operations run at once; those that read what an exchange brings wait for it.
+  void* native_queue(Stream&) override { return &queue_; }
+  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream& stream) override {
+    wait_for_exchanges();
+    cpu_device().sum_parts(y, parts, ranks, count, stream);
+  }
+  void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
+                  Stream& stream) override {
+    wait_for_exchanges();
+    cpu_device().interleave(to, parts, ranks, rows, bytes, stream);
+  }
   void add(float* y, const float* x, int64_t count, Stream& stream) override {
     cpu_device().add(y, x, count, stream);
   }
   Status synchronise(Stream& stream) override { return cpu_device().synchronise(stream); }
 
  private:
+  void wait_for_exchanges() const {
+    while (queue_.waiting.load(std::memory_order_acquire) > 0) std::this_thread::yield();
+  }
+
   Backend backend_;
+  fake_nccl::Queue queue_;
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 // a GPU keeps them, and run when the graph is. So whatever changes from step to step and is not
 // read from device memory shows as a wrong result.
 //
+// Work of exchanges between ranks comes by its native queue (launch_queue.h).
+//
 // TENSORFOLD_TEST_GRAPHS: "refuse": the second part of a step can't be recorded.
 // TENSORFOLD_TEST_SAMPLES: "on": tokens are chosen here, by the functions that a GPU runs.
 // TENSORFOLD_TEST_FAULT: "ids" or "positions" are kept with the arguments instead of being read.
@@ -14,14 +16,16 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "tests/engine/model/launch_queue.h"
 
 namespace tensorfold::test {
 namespace {
 
 using Launches = std::vector<std::function<void(Stream&)>>;
 
-Launches* recording = nullptr;
-bool broken = false;  // something was asked for that can't be recorded
+// Of the thread: ranks are threads, each with a device of its own.
+thread_local Launches* recording = nullptr;
+thread_local bool broken = false;  // something was asked for that can't be recorded
 
 bool setting(const char* name, const char* value) {
   const char* at = std::getenv(name);
@@ -102,6 +106,16 @@ class HostGraph final : public StepGraph {
   Launches launches_;
 };
 
+class HostQueue final : public LaunchQueue {
+ public:
+  void launch(std::function<void()> work) override {
+    if (recording != nullptr)
+      recording->push_back([work = std::move(work)](Stream&) { work(); });
+    else
+      work();
+  }
+};
+
 class GraphDevice final : public Device {
  public:
   GraphDevice() : backend_(cpu_backend()) {
@@ -152,6 +166,14 @@ class GraphDevice final : public Device {
                  Stream& stream) override {
     launch([=](Stream& s) { cpu_device().keep_rows(data, row_bytes, source, rows, s); }, stream);
   }
+  void* native_queue(Stream&) override { return static_cast<LaunchQueue*>(&queue_); }
+  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream& stream) override {
+    launch([=](Stream& s) { cpu_device().sum_parts(y, parts, ranks, count, s); }, stream);
+  }
+  void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
+                  Stream& stream) override {
+    launch([=](Stream& s) { cpu_device().interleave(to, parts, ranks, rows, bytes, s); }, stream);
+  }
   void add(float* y, const float* x, int64_t count, Stream& stream) override {
     launch([=](Stream& s) { cpu_device().add(y, x, count, s); }, stream);
   }
@@ -179,6 +201,7 @@ class GraphDevice final : public Device {
 
  private:
   Backend backend_;
+  HostQueue queue_;
   Launches launches_;
   int parts_ = 0;
 };

@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(what_makes_a_step_impossible_to_record) {
   s.probed = true;
   BOOST_CHECK(!graph_key(s, 640, 4096));
   s = step_of(9);
-  s.ranks = 2;
+  s.meets_on_host = true;
   BOOST_CHECK(!graph_key(s, 640, 4096));
   s = step_of(9);
   s.positions_end = 4097;

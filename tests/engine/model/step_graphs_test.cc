@@ -18,7 +18,7 @@
 #include "engine/cluster/collective.h"
 #include "engine/model/graph_table.h"
 #include "engine/model/model.h"
-#include "engine/sample/sampler.h"
+#include "tests/engine/model/drawn_token.h"
 #include "tests/engine/model/golden_support.h"
 
 namespace tensorfold::test {
@@ -126,7 +126,7 @@ class Pair {
       BOOST_REQUIRE(a.rows[r].slot == b.rows[r].slot && a.rows[r].position == b.rows[r].position);
       const std::span<const float> row(&a.values[r * vocab], vocab);
       if (b.chosen)
-        differing += b.tokens[r] != drawn(row, b.ask[r]) ? 1 : 0;
+        differing += b.tokens[r] != drawn_token(row, b.ask[r]) ? 1 : 0;
       else
         differing += std::memcmp(row.data(), &b.values[r * vocab], vocab * 4) != 0 ? 1 : 0;
     }
@@ -173,19 +173,6 @@ class Pair {
       }
     return ask;
   }
-  // What the host's sampler makes of a row.
-  static int32_t drawn(std::span<const float> logits, const SampleRow& row) {
-    Sampler sampler(static_cast<int>(logits.size()));
-    SampleSpec spec;
-    spec.seed = row.seed;
-    spec.choice_index = row.choice_index;
-    spec.temperature = row.greedy != 0 ? 0.0f : row.temperature;
-    spec.min_p = row.min_p;
-    TokenHistory history;
-    const Result<int32_t> token = sampler.sample(logits, spec, row.position, history, {});
-    return token.ok() ? *token : -1;
-  }
-
   void add(SlotId slot, int count, RowClass row_class, int logits_rows) {
     Slice s;
     s.row_class = row_class;
