@@ -195,8 +195,10 @@ class Soak:
         body = self.body(rng)
         body.update({"stream": True, "max_tokens": 400, "ignore_eos": True})
         payload = json.dumps(body).encode()
-        request = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: "
-                   b"application/json\r\nContent-Length: %d\r\n\r\n" % len(payload)) + payload
+        # A refusal is shorter than what is waited for: the server ends it, not an idle connection's time.
+        request = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                   b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                   % len(payload)) + payload
         with socket.create_connection(("127.0.0.1", self.daemon.port), ANSWER_S) as s:
             if rng.random() < 0.3:  # in the middle of its own request
                 s.sendall(request[:rng.randrange(len(request))])
