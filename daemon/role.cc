@@ -14,6 +14,7 @@ ClusterOptions cluster_options_of(const config::Config& config) {
   out.head_address = config.cluster_head;
   out.key_file = config.cluster_key_file;
   out.transport = config.cluster_transport;
+  out.bf16_exchange = config.cluster_exchange == "bf16";
   out.timer_divisor = static_cast<int>(config.cluster_timer_divisor);
   return out;
 }

@@ -15,11 +15,12 @@ struct ClusterOptions {
   int world_size = 1;
   std::string link_address;  // of this machine, numeric
   int link_port = 29620;
-  std::string head_address;  // workers: the head's link address, numeric
-  std::string key_file;      // with the key that all ranks share
-  std::string transport;     // "nccl", "sockets"; else by the device
-  int timer_divisor = 1;     // tests: every wait of the link is divided by it
-  std::string version;       // that ranks must agree on; empty: this build's
+  std::string head_address;    // workers: the head's link address, numeric
+  std::string key_file;        // with the key that all ranks share
+  std::string transport;       // "nccl", "sockets"; else by the device
+  bool bf16_exchange = false;  // partial results travel as bf16, not as fp32
+  int timer_divisor = 1;       // tests: every wait of the link is divided by it
+  std::string version;         // that ranks must agree on; empty: this build's
 };
 
 // One rank as its own process tells it, for status and metrics; what can't be read is -1.

@@ -75,7 +75,7 @@ LinkFields cluster_fingerprint(const EngineOptions& options, const RankSizes& si
       {"version", version.empty() ? TF_VERSION : version},
       {"model", model.fingerprint()},
       {"device", device_kind(sizes.device->name())},
-      {"numeric revision", number(kNumericRevision)},
+      {"numeric revision", number(numeric_revision_of(sizes.device->name()))},
       {"cache formats", cache_formats(sizes.layout)},
       {"engine.slots", number(options.slots)},
       {"engine.context", number(sizes.context)},
@@ -85,6 +85,8 @@ LinkFields cluster_fingerprint(const EngineOptions& options, const RankSizes& si
       {"cache.pool_tokens", number(sizes.pool_blocks * kBlockPositions)},
       {"cache.snapshot_mib", number(options.snapshot_mib)},
       {"cache.reuse_replies", flag(options.reuse_replies)},
+      {"cluster.exchange", options.cluster.bf16_exchange ? "bf16" : "fp32"},
+      {"recorded steps", flag(sizes.device->records_graphs())},
       {"disk cache", flag(disk)},
   };
 }

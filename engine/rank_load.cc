@@ -144,6 +144,7 @@ Result<std::shared_ptr<LoadedRank>> load_rank(const EngineOptions& options, cons
   model.rows_max = options.prefill_rows + options.slots * (1 + sizes.planner.draft_rows);
   model.threads = options.threads;
   model.device = options.device;
+  model.exchange = cluster.bf16_exchange ? ValueType::kBf16 : ValueType::kF32;
   model.log = &log;
   TF_ASSIGN_OR_RETURN(out->model, Model::load(model, *out->collective));
   if (out->seat != nullptr)

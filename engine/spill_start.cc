@@ -56,9 +56,11 @@ std::unique_ptr<SpillTier> start_spill(const SpillStart& start, const Clock& clo
   SpillIdentity identity;
   identity.model_fingerprint = start.fingerprint;
   identity.formats = cache_formats(start.layout);
+  identity.numeric_revision = numeric_revision_of(start.device);
   identity.device = start.device;
   identity.prefill = o.exact_prefill ? "exact" : "replay";
   identity.reuse_replies = o.reuse_replies;
+  if (o.cluster.bf16_exchange) identity.exchange = "bf16";
   identity.world_size = start.world_size;
   identity.rank = start.rank;
   options.identity = identity.digest();

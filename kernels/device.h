@@ -102,9 +102,11 @@ class Device {
   // What a library of exchanges queues its work on (cudaStream_t), behind all that is queued so far
   // and ahead of what comes; nullptr: none can.
   virtual void* native_queue(Stream&) { return nullptr; }
-  // y[i] = ((parts[0][i] + parts[1][i]) + parts[2][i]) + ..., fp32; parts [ranks][count].
-  virtual void sum_parts(float* y, const float* parts, int ranks, int64_t count,
+  // y[i] = ((parts[0][i] + parts[1][i]) + parts[2][i]) + ..., fp32; parts [ranks][count] of `type`.
+  virtual void sum_parts(float* y, const void* parts, ValueType type, int ranks, int64_t count,
                          Stream& stream) = 0;
+  // y[i] = x[i] rounded to bf16.
+  virtual void narrow(uint16_t* y, const float* x, int64_t count, Stream& stream) = 0;
   // to [rows][ranks][bytes] = parts [ranks][rows][bytes].
   virtual void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
                           Stream& stream) = 0;

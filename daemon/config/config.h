@@ -35,7 +35,8 @@ struct Config {
           limits_idle_s = 0, limits_keepalive_s = 0, limits_stall_s = 0, limits_drain_s = 0;
   std::string log_level;
   std::string control_path;
-  std::string cluster_role, cluster_head, cluster_link_address, cluster_key_file, cluster_transport;
+  std::string cluster_role, cluster_head, cluster_link_address, cluster_key_file, cluster_transport,
+      cluster_exchange;
   int64_t cluster_rank = 0, cluster_world_size = 0, cluster_link_port = 0,
           cluster_timer_divisor = 0;
 };

@@ -18,6 +18,8 @@ Status ForwardModel::allocate_exchange() {
   const int64_t row = std::max<int64_t>(config_.hidden * 4, engram_row);
   exchange_bytes_ = world * std::max(logits_rows * vocab_part() * 4, kExchangeRowsLeast * row);
   TF_RETURN_IF_ERROR(take(exchange_memory_, exchange_bytes_));
+  if (options_.exchange == ValueType::kBf16)
+    TF_RETURN_IF_ERROR(take(b_.narrow, int64_t{options_.rows_max} * config_.hidden));
   return take(d_.whole, logits_rows * vocab_part() * world);
 }
 
@@ -51,23 +53,47 @@ Status ForwardModel::gather_on_device(const void* own, int rows, int64_t row_byt
   return ok_status();
 }
 
-// data [rows, hidden]: becomes the sum over ranks.
+// data [rows, hidden]: becomes the sum over ranks, of fp32 or of what is left after rounding to
+// bf16; added in fp32.
 Status ForwardModel::reduce(float* data, int rows) {
-  const int world = collective_.world_size();
-  if (world == 1) return ok_status();
-  const int64_t width = config_.hidden, count = rows * width;
-  if (exchange_ != nullptr)
-    return gather_on_device(data, rows, width * 4, [&](int first, int n) {
-      device_->sum_parts(data + first * width, reinterpret_cast<const float*>(exchange_memory_),
-                         world, n * width, *stream_);
-    });
-  const auto n = static_cast<size_t>(count);
-  if (device_->host_memory())
-    return collective_.all_reduce_sum(std::span(data, n), reduce_scratch_);
-  reduce_host_.resize(n);
+  if (collective_.world_size() == 1) return ok_status();
+  if (exchange_ != nullptr) return reduce_on_device(data, rows);
+  const int64_t count = int64_t{rows} * config_.hidden;
+  if (device_->host_memory()) return reduce_on_host({data, static_cast<size_t>(count)});
+  reduce_host_.resize(static_cast<size_t>(count));
   TF_RETURN_IF_ERROR(device_->download(reduce_host_.data(), data, count * 4, *stream_));
-  TF_RETURN_IF_ERROR(collective_.all_reduce_sum(reduce_host_, reduce_scratch_));
+  TF_RETURN_IF_ERROR(reduce_on_host(reduce_host_));
   device_->upload(data, reduce_host_.data(), count * 4, *stream_);
+  return ok_status();
+}
+
+Status ForwardModel::reduce_on_device(float* data, int rows) {
+  const int64_t width = config_.hidden;
+  const ValueType type = options_.exchange;
+  const void* own = data;
+  if (type == ValueType::kBf16) {
+    device_->narrow(b_.narrow, data, rows * width, *stream_);
+    own = b_.narrow;
+  }
+  return gather_on_device(own, rows, width * (type == ValueType::kBf16 ? 2 : 4),
+                          [&](int first, int n) {
+                            device_->sum_parts(data + first * width, exchange_memory_, type,
+                                               collective_.world_size(), n * width, *stream_);
+                          });
+}
+
+Status ForwardModel::reduce_on_host(std::span<float> data) {
+  if (options_.exchange == ValueType::kF32)
+    return collective_.all_reduce_sum(data, reduce_scratch_);
+  const auto count = static_cast<int64_t>(data.size());
+  const auto world = static_cast<size_t>(collective_.world_size());
+  narrow_host_.resize(data.size());
+  gather_bf16_.resize(data.size() * world);
+  cpu_device().narrow(narrow_host_.data(), data.data(), count, *stream_);
+  TF_RETURN_IF_ERROR(collective_.all_gather(std::as_bytes(std::span<const uint16_t>(narrow_host_)),
+                                            std::as_writable_bytes(std::span(gather_bf16_))));
+  cpu_device().sum_parts(data.data(), gather_bf16_.data(), ValueType::kBf16,
+                         collective_.world_size(), count, *stream_);
   return ok_status();
 }
 

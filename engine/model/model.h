@@ -37,6 +37,7 @@ struct ModelOptions {
   int threads = 0;             // CPU worker threads; 0: number of cores
   std::string device = "cpu";  // kernels/device.h: open_device
   ScorePrecision scores = ScorePrecision::kFp32;
+  ValueType exchange = ValueType::kF32;     // of partial results between ranks; equal on all
   int64_t graph_bytes = int64_t{64} << 20;  // of recorded steps, where the device records them
   LogSink* log = nullptr;                   // what loading has to tell; nullptr: nobody
 };

@@ -77,6 +77,7 @@ struct StepBuffers {
   uint16_t* engram_part = nullptr;  // this rank's outputs of it
   float* rope = nullptr;            // 3 tables [R, rope_dim / 2, 2]
   uint16_t* main_hidden = nullptr;  // [R, H] drafter's main projection
+  uint16_t* narrow = nullptr;       // [R, H] partial results where they are exchanged as bf16
 };
 
 // What stays in device memory where that is not the host's; V: this rank's part of the vocabulary.
@@ -180,6 +181,8 @@ class ForwardModel final : public Model {
   Status gather_on_device(const void* own, int rows, int64_t row_bytes,
                           const std::function<void(int first, int rows)>& use);
   Status reduce(float* data, int rows);
+  Status reduce_on_device(float* data, int rows);
+  Status reduce_on_host(std::span<float> data);
   Status gather_columns(const uint16_t* own, int rows, int64_t width, uint16_t* whole);
   Status gather_vocab(int rows, float* whole);
   Status gather_logits(int rows);
@@ -256,7 +259,7 @@ class ForwardModel final : public Model {
   int64_t exchange_bytes_ = 0;
   std::vector<float> reduce_scratch_, reduce_host_;
   std::vector<float> gather_own_, gather_all_, draft_base_;
-  std::vector<uint16_t> gather_bf16_, engram_host_;
+  std::vector<uint16_t> gather_bf16_, engram_host_, narrow_host_;
 
   // The step being run.
   bool commands_done_ = false;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
+#include "kernels/formats.h"
 
 namespace tensorfold {
 namespace {
@@ -69,10 +70,20 @@ class CpuDevice final : public Device {
         std::memmove(bytes + r * row_bytes, bytes + source[r] * row_bytes,
                      static_cast<size_t>(row_bytes));
   }
-  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream&) override {
-    std::memcpy(y, parts, static_cast<size_t>(count) * sizeof(float));
-    for (int r = 1; r < ranks; ++r)
-      for (int64_t i = 0; i < count; ++i) y[i] += parts[r * count + i];
+  void sum_parts(float* y, const void* parts, ValueType type, int ranks, int64_t count,
+                 Stream&) override {
+    const auto sum = [&](const auto& value) {
+      for (int64_t i = 0; i < count; ++i) y[i] = value(i);
+      for (int r = 1; r < ranks; ++r)
+        for (int64_t i = 0; i < count; ++i) y[i] += value(r * count + i);
+    };
+    if (type == ValueType::kF32)
+      sum([from = static_cast<const float*>(parts)](int64_t i) { return from[i]; });
+    else
+      sum([from = static_cast<const uint16_t*>(parts)](int64_t i) { return bf16_to_f32(from[i]); });
+  }
+  void narrow(uint16_t* y, const float* x, int64_t count, Stream&) override {
+    for (int64_t i = 0; i < count; ++i) y[i] = f32_to_bf16(x[i]);
   }
   void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
                   Stream&) override {

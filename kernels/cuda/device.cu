@@ -150,8 +150,12 @@ class CudaDevice final : public Device {
     cuda::add(y, x, count, cuda_stream(stream));
   }
   void* native_queue(Stream& stream) override { return cuda_stream(stream).handle(); }
-  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream& stream) override {
-    cuda::sum_parts(y, parts, ranks, count, cuda_stream(stream));
+  void sum_parts(float* y, const void* parts, ValueType type, int ranks, int64_t count,
+                 Stream& stream) override {
+    cuda::sum_parts(y, parts, type, ranks, count, cuda_stream(stream));
+  }
+  void narrow(uint16_t* y, const float* x, int64_t count, Stream& stream) override {
+    cuda::narrow(y, x, count, cuda_stream(stream));
   }
   void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
                   Stream& stream) override {

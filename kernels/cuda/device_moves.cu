@@ -1,7 +1,9 @@
-// Moving and adding whole buffers (Device::keep_rows, add, sum_parts, interleave).
+// Moving and adding whole buffers (Device::keep_rows, add, sum_parts, narrow,
+// interleave).
 #include <cuda_runtime.h>
 
 #include "engine/base/check.h"
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ops.h"
 
 namespace tensorfold::cuda {
@@ -41,19 +43,31 @@ __global__ void add_kernel(float* y, const float* x, int64_t count) {
   if (i < count) y[i] += x[i];
 }
 
-// Four values a thread; the order of the sum is the ranks'.
-__global__ void sum_parts_kernel(float4* y, const float4* parts, int ranks, int64_t quads) {
+__device__ inline float4 quad(const float4* parts, int64_t i) { return parts[i]; }
+__device__ inline float4 quad(const uint2* parts, int64_t i) {
+  const uint2 v = parts[i];
+  return {bf16_low(v.x), bf16_high(v.x), bf16_low(v.y), bf16_high(v.y)};
+}
+
+// Four values a thread; the order of the sum is the ranks'. T: four values of a part.
+template <typename T>
+__global__ void sum_parts_kernel(float4* y, const T* parts, int ranks, int64_t quads) {
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= quads) return;
-  float4 sum = parts[i];
+  float4 sum = quad(parts, i);
   for (int r = 1; r < ranks; ++r) {
-    const float4 part = parts[r * quads + i];
+    const float4 part = quad(parts, r * quads + i);
     sum.x += part.x;
     sum.y += part.y;
     sum.z += part.z;
     sum.w += part.w;
   }
   y[i] = sum;
+}
+
+__global__ void narrow_kernel(uint16_t* y, const float* x, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) y[i] = to_bf16(x[i]);
 }
 
 // A thread moves one piece of every rank's row.
@@ -80,13 +94,28 @@ void launch_interleave(void* to, const void* parts, int ranks, int rows, int64_t
 
 }  // namespace
 
-void sum_parts(float* y, const float* parts, int ranks, int64_t count, CudaStream& stream) {
+void sum_parts(float* y, const void* parts, ValueType type, int ranks, int64_t count,
+               CudaStream& stream) {
   constexpr int kThreads = 256;
   TF_CHECK(count % 4 == 0);
   if (count == 0) return;
-  sum_parts_kernel<<<blocks_of(count / 4, kThreads), kThreads, 0, stream.handle()>>>(
-      reinterpret_cast<float4*>(y), reinterpret_cast<const float4*>(parts), ranks, count / 4);
+  const int64_t quads = count / 4;
+  const int blocks = blocks_of(quads, kThreads);
+  auto* to = reinterpret_cast<float4*>(y);
+  if (type == ValueType::kF32)
+    sum_parts_kernel<<<blocks, kThreads, 0, stream.handle()>>>(
+        to, static_cast<const float4*>(parts), ranks, quads);
+  else
+    sum_parts_kernel<<<blocks, kThreads, 0, stream.handle()>>>(to, static_cast<const uint2*>(parts),
+                                                               ranks, quads);
   stream.launched("sum_parts", count, ranks);
+}
+
+void narrow(uint16_t* y, const float* x, int64_t count, CudaStream& stream) {
+  constexpr int kThreads = 256;
+  if (count == 0) return;
+  narrow_kernel<<<blocks_of(count, kThreads), kThreads, 0, stream.handle()>>>(y, x, count);
+  stream.launched("narrow", count);
 }
 
 void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,

@@ -32,8 +32,10 @@ int64_t markov_step_bytes(const WorkspaceShape& s);
 // Device::keep_rows and Device::add (device_moves.cu).
 void keep_rows(void* data, int64_t row_bytes, const int32_t* source, int rows, CudaStream& stream);
 void add(float* y, const float* x, int64_t count, CudaStream& stream);
-// Device::sum_parts and Device::interleave.
-void sum_parts(float* y, const float* parts, int ranks, int64_t count, CudaStream& stream);
+// Device::sum_parts, narrow and interleave.
+void sum_parts(float* y, const void* parts, ValueType type, int ranks, int64_t count,
+               CudaStream& stream);
+void narrow(uint16_t* y, const float* x, int64_t count, CudaStream& stream);
 void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
                 CudaStream& stream);
 Result<std::unique_ptr<ExchangeLane>> make_exchange_lane(int index);

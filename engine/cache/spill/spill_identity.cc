@@ -53,6 +53,7 @@ BlockDigest SpillIdentity::digest() const {
   f.text("prefill", prefill);
   f.number("reuse replies", reuse_replies ? 1 : 0);
   f.text("index scores", index_scores);
+  f.text("exchange", exchange);
   f.number("world size", static_cast<uint64_t>(world_size));
   f.number("rank", static_cast<uint64_t>(rank));
   return f.sha256();

@@ -4,14 +4,21 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "engine/cache/block_digest.h"
 
 namespace tensorfold {
 
-// Bumped by hand whenever a kernel change moves any bit of cached state; the test
-// engine/numeric_revision fails when the bits moved and this did not.
+// Bumped by hand whenever a kernel change moves any bit of cached state. The CPU's: the test
+// engine/numeric_revision fails when the bits moved and this did not. The GPU's: nothing but a GPU
+// can tell, so whoever changes a sum there bumps it.
 inline constexpr uint32_t kNumericRevision = 1;
+inline constexpr uint32_t kNumericRevisionCuda = 1;
+// By the device's name (Device::name).
+constexpr uint32_t numeric_revision_of(std::string_view device) {
+  return device.starts_with("cuda") ? kNumericRevisionCuda : kNumericRevision;
+}
 
 struct SpillIdentity {
   std::string model_fingerprint;  // weights and configuration
@@ -21,6 +28,7 @@ struct SpillIdentity {
   std::string prefill;        // "exact", "replay"
   bool reuse_replies = true;  // whether rows of replies may stand in for prompt rows
   std::string index_scores;   // precision, empty: the default
+  std::string exchange;       // of partial results between ranks, empty: fp32
   int32_t world_size = 1;
   int32_t rank = 0;
 

@@ -182,9 +182,14 @@ class HostExl3Device final : public Device {
   }
   // Its operations run at once; those that read what an exchange brings wait for it.
   void* native_queue(Stream&) override { return &queue_; }
-  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream& stream) override {
+  void sum_parts(float* y, const void* parts, ValueType type, int ranks, int64_t count,
+                 Stream& stream) override {
     wait_for_exchanges();
-    cpu_device().sum_parts(y, parts, ranks, count, stream);
+    cpu_device().sum_parts(y, parts, type, ranks, count, stream);
+  }
+  void narrow(uint16_t* y, const float* x, int64_t count, Stream& stream) override {
+    wait_for_exchanges();  // the one before may still read y
+    cpu_device().narrow(y, x, count, stream);
   }
   void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
                   Stream& stream) override {

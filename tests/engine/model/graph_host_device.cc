@@ -167,8 +167,12 @@ class GraphDevice final : public Device {
     launch([=](Stream& s) { cpu_device().keep_rows(data, row_bytes, source, rows, s); }, stream);
   }
   void* native_queue(Stream&) override { return static_cast<LaunchQueue*>(&queue_); }
-  void sum_parts(float* y, const float* parts, int ranks, int64_t count, Stream& stream) override {
-    launch([=](Stream& s) { cpu_device().sum_parts(y, parts, ranks, count, s); }, stream);
+  void sum_parts(float* y, const void* parts, ValueType type, int ranks, int64_t count,
+                 Stream& stream) override {
+    launch([=](Stream& s) { cpu_device().sum_parts(y, parts, type, ranks, count, s); }, stream);
+  }
+  void narrow(uint16_t* y, const float* x, int64_t count, Stream& stream) override {
+    launch([=](Stream& s) { cpu_device().narrow(y, x, count, s); }, stream);
   }
   void interleave(void* to, const void* parts, int ranks, int rows, int64_t bytes,
                   Stream& stream) override {

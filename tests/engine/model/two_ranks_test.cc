@@ -24,8 +24,10 @@ struct Outcome {
 };
 
 // The same plans on every rank: a prompt in chunks, a few steps, a draft.
-void run_rank(const std::string& folder, Collective& collective, int chunk, Outcome& out) {
+void run_rank(const std::string& folder, Collective& collective, int chunk, ValueType exchange,
+              Outcome& out) {
   ModelOptions options;
+  options.exchange = exchange;
   options.model_path = folder;
   options.slots = 1;
   options.context = 512;
@@ -59,12 +61,14 @@ void run_rank(const std::string& folder, Collective& collective, int chunk, Outc
   if (out.status.ok()) out.draft = results[0];
 }
 
-std::vector<Outcome> run(const std::string& folder, int ranks, int chunk) {
+std::vector<Outcome> run(const std::string& folder, int ranks, int chunk,
+                         ValueType exchange = ValueType::kF32) {
   const auto collectives = make_thread_collectives(ranks, kTimeoutMs);
   std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
   std::vector<std::thread> threads;
   for (size_t r = 0; r < outcomes.size(); ++r)
-    threads.emplace_back([&, r] { run_rank(folder, *collectives[r], chunk, outcomes[r]); });
+    threads.emplace_back(
+        [&, r] { run_rank(folder, *collectives[r], chunk, exchange, outcomes[r]); });
   for (std::thread& t : threads) t.join();
   for (const Outcome& o : outcomes) BOOST_REQUIRE_MESSAGE(o.status.ok(), o.status.message());
   return outcomes;
@@ -93,6 +97,12 @@ void check(const std::string& folder, double bound) {
   const std::vector<Outcome> one = run(folder, 1, 90);
   BOOST_REQUIRE_EQUAL(one[0].logits.size(), two[0].logits.size());
   BOOST_CHECK_LT(distance(two[0].logits, one[0].logits), bound);
+  // Partial results as bf16: other bits, the same on both ranks and in any chunking.
+  const std::vector<Outcome> narrow = run(folder, 2, 90, ValueType::kBf16);
+  BOOST_CHECK(same(narrow[0], narrow[1]));
+  BOOST_CHECK(same(narrow[0], run(folder, 2, 13, ValueType::kBf16)[0]));
+  BOOST_CHECK(!same(narrow[0], two[0]));
+  BOOST_CHECK_LT(distance(narrow[0].logits, one[0].logits), bound);
 }
 
 }  // namespace

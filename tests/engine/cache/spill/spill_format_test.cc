@@ -188,6 +188,7 @@ BOOST_AUTO_TEST_CASE(every_part_of_the_identity_counts) {
       [](SpillIdentity& i) { i.prefill = "replay"; },
       [](SpillIdentity& i) { i.reuse_replies = !i.reuse_replies; },
       [](SpillIdentity& i) { i.index_scores = "bf16"; },
+      [](SpillIdentity& i) { i.exchange = "bf16"; },
       [](SpillIdentity& i) { i.world_size = 2; },
       [](SpillIdentity& i) { i.rank = 1; },
       // The end of one field is not the start of the next.
