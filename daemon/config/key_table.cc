@@ -127,7 +127,7 @@ constexpr Key kKeys[] = {
     {"cluster.transport", &C::cluster_transport, "\"auto\"", 0, 0, "auto|nccl|sockets", kRestart,
      "What ranks exchange partial results over; auto: NCCL on GPUs, sockets on CPUs."},
     {"cluster.exchange", &C::cluster_exchange, "\"fp32\"", 0, 0, "fp32|bf16", kRestart,
-     "Partial results between ranks: fp32, or bf16, half the bytes and other numbers; equal on all."},
+     "Partial results between ranks: fp32, or bf16: half the bytes, other numbers; equal on all."},
     {"cluster.timer_divisor", &C::cluster_timer_divisor, "1", 1, 100, "", kRestart,
      "Divides every wait of the link; more than 1 is for tests."},
 };
