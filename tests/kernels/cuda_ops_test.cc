@@ -390,6 +390,38 @@ BOOST_AUTO_TEST_CASE(kept_rows_and_sums) {
   }
 }
 
+// What ranks give each other: parts added in their order, narrowed, laid side by side.
+BOOST_AUTO_TEST_CASE(parts_of_ranks) {
+  const auto stream = make_stream(1);
+  Gpu& gpu = Gpu::get();
+  for (int round = 0; round < kRounds; ++round) {
+    const int rows = rows_of(round), width = 4 * pick(1, 80), ranks = pick(1, 4);
+    const int64_t count = int64_t{rows} * width;
+    Both<float> parts(fresh(count * ranks));
+    auto narrow = Both<uint16_t>::out(count * ranks);
+    auto sum = Both<float>::out(count), narrow_sum = Both<float>::out(count);
+    cpu_device().sum_parts(sum.cpu(), parts.cpu(), ValueType::kF32, ranks, count, *stream);
+    gpu.device().sum_parts(sum.gpu(), parts.gpu(), ValueType::kF32, ranks, count, gpu.stream());
+    check_same(sum, "sum of parts");
+    cpu_device().narrow(narrow.cpu(), parts.cpu(), count * ranks, *stream);
+    gpu.device().narrow(narrow.gpu(), parts.gpu(), count * ranks, gpu.stream());
+    check_same(narrow, "narrowed parts");
+    cpu_device().sum_parts(narrow_sum.cpu(), narrow.cpu(), ValueType::kBf16, ranks, count, *stream);
+    gpu.device().sum_parts(narrow_sum.gpu(), narrow.gpu(), ValueType::kBf16, ranks, count,
+                           gpu.stream());
+    check_same(narrow_sum, "sum of narrowed parts");
+    const int bytes = coin() ? 16 * pick(1, 60) : pick(1, 90);
+    std::vector<uint8_t> values;
+    for (int i = 0; i < ranks * rows * bytes; ++i)
+      values.push_back(static_cast<uint8_t>(pick(0, 255)));
+    Both<uint8_t> given(values);
+    auto laid = Both<uint8_t>::out(int64_t{ranks} * rows * bytes);
+    cpu_device().interleave(laid.cpu(), given.cpu(), ranks, rows, bytes, *stream);
+    gpu.device().interleave(laid.gpu(), given.gpu(), ranks, rows, bytes, gpu.stream());
+    check_same(laid, "interleaved rows");
+  }
+}
+
 // The measure notices what it must notice: one weight of 64 x 96 off by a tenth of the deviation.
 BOOST_AUTO_TEST_CASE(a_changed_weight_is_noticed) {
   std::vector<float> a = fresh(64), b = a;
