@@ -49,6 +49,13 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
   }
   if (call.logprobs) request.top_logprobs = std::max(0, call.top_logprobs);
   TF_RETURN_IF_ERROR(settle_prompt_logprobs(call));
+  return settle_reply(defaults, call);
+}
+
+}  // namespace
+
+Status settle_reply(const ChatDefaults& defaults, ChatCall& call) {
+  Request& request = call.request;
   if (call.tool_choice == ToolChoice::kNone) {
     request.prompt.tools.clear();
     call.form.tools.clear();
@@ -62,8 +69,6 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
   settle_thinking(defaults, call);
   return ok_status();
 }
-
-}  // namespace
 
 Status settle_limits(ChatCall& call) {
   if (call.max_tokens && call.max_completion_tokens &&

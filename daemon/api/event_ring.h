@@ -24,11 +24,17 @@ class EventRing {
     TF_CHECK_MSG(capacity_items > 1 && (capacity_items & mask_) == 0, "a power of two");
   }
 
+  // Producer: whether try_push would take an item.
+  bool has_room(size_t spare_items = 0) const {
+    const size_t used =
+        tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_acquire);
+    return used + spare_items < mask_ + 1;
+  }
+
   // Producer. Takes the item only if at least `spare_items` + 1 slots are free.
   bool try_push(T&& item, size_t spare_items = 0) {
+    if (!has_room(spare_items)) return false;
     const size_t tail = tail_.load(std::memory_order_relaxed);
-    const size_t used = tail - head_.load(std::memory_order_acquire);
-    if (used + spare_items >= mask_ + 1) return false;
     slots_[tail & mask_] = std::move(item);
     tail_.store(tail + 1, std::memory_order_release);
     return true;

@@ -47,6 +47,9 @@ Status read_fields(const Json& body, std::span<const ChatField> table, const Cha
 ChatCall call_with(const ChatDefaults& defaults);
 // What depends on several fields and is the same in every API.
 Status settle_limits(ChatCall& call);
+// What every chat-like API does last: tools that may be called, limits, what the prompt says of the
+// reply's form, the constraint, thinking.
+Status settle_reply(const ChatDefaults& defaults, ChatCall& call);
 Status settle_prompt_logprobs(ChatCall& call);
 // How a conversation must end: with a turn that is replied to or, if `gone_on_with`, with an
 // assistant's that is continued.

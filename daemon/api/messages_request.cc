@@ -165,19 +165,8 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
     call.request.prompt.continue_final = true;
     TF_RETURN_IF_ERROR(check_last_message(messages, true));
   }
-  if (call.tool_choice == ToolChoice::kNone) {
-    call.request.prompt.tools.clear();
-    call.form.tools.clear();
-  }
-  TF_RETURN_IF_ERROR(settle_limits(call));
-  TF_ASSIGN_OR_RETURN(call.request.prompt.response_format,
-                      form_for_prompt(call.form, call.schema_in_prompt, defaults.schema_in_prompt));
-  TF_ASSIGN_OR_RETURN(
-      call.request.constraint,
-      settle_constraint(std::move(call.form), call.request.parallel_tool_calls, false));
   if (!call.thinking.type) call.thinking.type = false;
-  settle_thinking(defaults, call);
-  return ok_status();
+  return settle_reply(defaults, call);
 }
 
 Result<ChatCall> parse_messages(std::string_view body, const ChatDefaults& defaults) {

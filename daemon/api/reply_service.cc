@@ -25,13 +25,13 @@ void ReplyService::set_settings(ReplySettings settings) {
 }
 
 void ReplyService::handle(std::shared_ptr<http::Exchange> exchange, KeyIdentity key,
-                          Dialect dialect, ReadBody read, Prepare prepare) {
+                          Dialect dialect, ReadBody read, const Prepare& prepare) {
   ++counters_.requests_total;
   metrics_.count_label(key.label);
   auto body = std::make_shared<std::string>(std::move(exchange->request().body));
   if (body->size() <= kInlineBodyBytesMax) {
     auto order = read(*body, settings_->defaults);
-    parsed(std::move(exchange), std::move(key), dialect, std::move(order), prepare);
+    parsed(exchange, key, dialect, std::move(order), prepare);
     return;
   }
   auto order = std::make_shared<std::optional<Result<ReplyOrder>>>();
@@ -62,7 +62,7 @@ void ReplyService::refuse(http::Exchange& exchange, Dialect dialect, const Statu
 }
 
 // The body is understood: the reply starts, waits at its key's bound, or is refused.
-void ReplyService::parsed(std::shared_ptr<http::Exchange> exchange, KeyIdentity key,
+void ReplyService::parsed(const std::shared_ptr<http::Exchange>& exchange, const KeyIdentity& key,
                           Dialect dialect, Result<ReplyOrder> order, const Prepare& prepare) {
   if (exchange->gone()) return;
   Status refusal = order.status();

@@ -66,7 +66,7 @@ class ReplyService {
   ReplyService& operator=(const ReplyService&) = delete;
 
   void handle(std::shared_ptr<http::Exchange> exchange, KeyIdentity key, Dialect dialect,
-              ReadBody read, Prepare prepare);
+              ReadBody read, const Prepare& prepare);
   void on_wake();                      // events are waiting
   void tick();                         // a few times a second: comments, stalls, waits
   void cancel_all(const Status& why);  // every reply in progress ends with this error
@@ -83,8 +83,8 @@ class ReplyService {
   void set_settings(ReplySettings settings);  // for requests from now on
 
  private:
-  void parsed(std::shared_ptr<http::Exchange> exchange, KeyIdentity key, Dialect dialect,
-              Result<ReplyOrder> order, const Prepare& prepare);
+  void parsed(const std::shared_ptr<http::Exchange>& exchange, const KeyIdentity& key,
+              Dialect dialect, Result<ReplyOrder> order, const Prepare& prepare);
   Status check_order(const ReplyOrder& order) const;
   // False when it ended at once.
   bool start(std::shared_ptr<http::Exchange> exchange, const KeyIdentity& key, ReplyOrder order);

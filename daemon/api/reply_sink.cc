@@ -1,6 +1,7 @@
 #include "daemon/api/reply_sink.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tensorfold::api {
 namespace {
@@ -33,13 +34,12 @@ void ReplySink::on_prompt_logprobs(std::span<const TokenLogprob> tokens) {
 
 bool ReplySink::push_held_prompt() {
   if (held_prompt_.empty()) return true;
+  if (!ring_.has_room(kSpareForFinish)) return false;
   ReplyEvent event;
   event.kind = ReplyEvent::Kind::kPrompt;
   event.extra = std::make_unique<ReplyEvent::Extra>();
-  event.extra->prompt = std::move(held_prompt_);
-  const bool pushed = ring_.try_push(std::move(event), kSpareForFinish);
-  held_prompt_ = pushed ? std::vector<TokenLogprob>() : std::move(event.extra->prompt);
-  return pushed;
+  event.extra->prompt = std::exchange(held_prompt_, {});
+  return ring_.try_push(std::move(event), kSpareForFinish);
 }
 
 void ReplySink::on_tokens(std::span<const TokenId> ids, std::span<const TokenLogprob> logprobs) {
@@ -83,20 +83,13 @@ void ReplySink::push_tokens(std::span<const TokenId> ids, std::span<const TokenL
 bool ReplySink::push_held() {
   if (!push_held_prompt()) return false;
   if (held_ids_.empty()) return true;
+  if (!ring_.has_room(kSpareForFinish)) return false;
   ReplyEvent event;
   event.kind = ReplyEvent::Kind::kTokens;
   event.extra = std::make_unique<ReplyEvent::Extra>();
-  event.extra->ids = std::move(held_ids_);
-  event.extra->logprobs = std::move(held_logprobs_);
-  const bool pushed = ring_.try_push(std::move(event), kSpareForFinish);
-  if (!pushed) {  // a push that fails has not taken the event
-    held_ids_ = std::move(event.extra->ids);
-    held_logprobs_ = std::move(event.extra->logprobs);
-    return false;
-  }
-  held_ids_.clear();
-  held_logprobs_.clear();
-  return true;
+  event.extra->ids = std::exchange(held_ids_, {});
+  event.extra->logprobs = std::exchange(held_logprobs_, {});
+  return ring_.try_push(std::move(event), kSpareForFinish);
 }
 
 void ReplySink::on_finished(const Status& status, FinishReason reason, const ReplyStats& stats) {

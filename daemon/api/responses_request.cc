@@ -223,23 +223,13 @@ Status settle(const ChatDefaults& defaults, ChatCall& call) {
   }
   call.logprobs = call.logprobs || call.top_logprobs > 0;
   if (call.logprobs) call.request.top_logprobs = std::max(0, call.top_logprobs);
-  if (call.tool_choice == ToolChoice::kNone) {
-    call.request.prompt.tools.clear();
-    call.form.tools.clear();
-  }
-  TF_RETURN_IF_ERROR(settle_limits(call));
-  TF_ASSIGN_OR_RETURN(call.request.prompt.response_format,
-                      form_for_prompt(call.form, call.schema_in_prompt, defaults.schema_in_prompt));
-  TF_ASSIGN_OR_RETURN(
-      call.request.constraint,
-      settle_constraint(std::move(call.form), call.request.parallel_tool_calls, false));
-  settle_thinking(defaults, call);
-  return ok_status();
+  return settle_reply(defaults, call);
 }
 
 Json member_or(const Json& body, const char* name, Json otherwise) {
   const Json* found = body.find(name);
-  return found == nullptr || found->is_null() ? std::move(otherwise) : *found;
+  if (found != nullptr && !found->is_null()) return *found;
+  return otherwise;
 }
 
 ResponsesLook look_of(const Json& body, const ChatCall& call) {

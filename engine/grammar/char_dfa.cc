@@ -181,6 +181,7 @@ Result<CharDfaPtr> CharNfa::determinize(int32_t start, int32_t final) const {
   std::vector<std::vector<char>> inside;
   CharClasses classes = sort_by_sets(sets_, inside);
   std::vector<std::vector<std::pair<int32_t, int32_t>>> runs;
+  runs.reserve(inside.size());
   for (const std::vector<char>& in : inside) runs.push_back(class_runs(in, classes));
   ClassNfa nfa;
   nfa.classes = classes.count;

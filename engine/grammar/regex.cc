@@ -81,13 +81,11 @@ class Parser {
 
   Tree quantified(Tree part) {
     int min = 0, max = -1;
-    if (take('*')) {
-    } else if (take('+')) {
+    if (take('+')) {
       min = 1;
     } else if (take('?')) {
       max = 1;
-    } else if (peek() == '{' && braces(min, max)) {
-    } else {
+    } else if (!take('*') && !(peek() == '{' && braces(min, max))) {
       return part;
     }
     (void)take('?');  // lazy: the same language

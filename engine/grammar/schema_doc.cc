@@ -185,7 +185,7 @@ uint32_t SchemaDoc::name(const Json& value, uint32_t base) {
     const size_t hash = text.find('#');
     bases_.push_back(resolve_uri(bases_[base], text.substr(0, hash)));
     here = static_cast<uint32_t>(bases_.size()) - 1;
-    if (hash == std::string::npos || hash > 0) resources_.emplace(bases_[here], &value);
+    if (hash > 0) resources_.emplace(bases_[here], &value);
     if (hash != std::string::npos && hash + 1 < text.size())
       anchors_.emplace(bases_[here] + text.substr(hash), &value);
   }
@@ -261,7 +261,9 @@ Result<const Json*> SchemaDoc::walk_pointer(const Json& from, std::string_view p
       if (r.ec == std::errc() && r.ptr == token.data() + token.size() && i < at->as_array().size())
         next = &at->as_array()[i];
     }
-    if (next == nullptr) return invalid_argument("\"" + ref + "\" points to nothing: no " + token);
+    if (next == nullptr)
+      return invalid_argument(
+          std::string("\"").append(ref).append("\" points to nothing: no ").append(token));
     at = next;
   }
   if (!at->is_object() && !at->is_bool())

@@ -243,12 +243,13 @@ Status ForwardModel::chain_on_device(std::span<const DraftRequest> requests,
   device_->upload(d_.draft_prev, ids.data(), int64_t{n} * 4, *stream_);
   device_->upload(d_.sample_rows, greedy.data(), n * static_cast<int64_t>(sizeof(SampleRow)),
                   *stream_);
-  for (int step = 0; step < links; ++step) {
-    queue_link(step, n, d_.draft_prev + step * n, d_.draft_confidence + step * n);
+  int64_t at = 0;
+  for (int step = 0; step < links; ++step, at += n) {
+    queue_link(step, n, d_.draft_prev + at, d_.draft_confidence + at);
     TF_RETURN_IF_ERROR(gather_logits(n));
-    sample_on_device(n, d_.sample_rows, d_.draft_prev + (step + 1) * n, d_.sample_out);
+    sample_on_device(n, d_.sample_rows, d_.draft_prev + at + n, d_.sample_out);
   }
-  const auto count = static_cast<size_t>(links * n);
+  const auto count = static_cast<size_t>(at);
   ids.resize(count);
   std::vector<float> confidence(count);
   const auto bytes = static_cast<int64_t>(count) * 4;
@@ -257,9 +258,9 @@ Status ForwardModel::chain_on_device(std::span<const DraftRequest> requests,
   for (size_t i = 0; i < requests.size(); ++i) {
     results.push_back({requests[i].slot, {}, {}});
     for (int step = 0; step < requests[i].rows; ++step) {
-      const size_t at = static_cast<size_t>(step) * requests.size() + i;
-      results[i].tokens.push_back(std::max(ids[at], 0));  // none where a logit was a NaN
-      results[i].confidence.push_back(confidence[at]);
+      const size_t link = static_cast<size_t>(step) * requests.size() + i;
+      results[i].tokens.push_back(std::max(ids[link], 0));  // none where a logit was a NaN
+      results[i].confidence.push_back(confidence[link]);
     }
   }
   return ok_status();

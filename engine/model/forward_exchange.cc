@@ -14,8 +14,9 @@ Status ForwardModel::allocate_exchange() {
   const int64_t world = collective_.world_size();
   if (world == 1 || device_->host_memory()) return ok_status();
   const int64_t logits_rows = std::max<int64_t>(kLogitsRowsAtOnce, options_.slots);
-  const int64_t engram_row = engram_ != nullptr ? (config_.hc_mult + 1) * config_.hidden * 2 : 0;
-  const int64_t row = std::max<int64_t>(config_.hidden * 4, engram_row);
+  const int64_t engram_row =
+      engram_ != nullptr ? int64_t{config_.hc_mult + 1} * config_.hidden * 2 : 0;
+  const int64_t row = std::max(int64_t{config_.hidden} * 4, engram_row);
   exchange_bytes_ = world * std::max(logits_rows * vocab_part() * 4, kExchangeRowsLeast * row);
   TF_RETURN_IF_ERROR(take(exchange_memory_, exchange_bytes_));
   if (options_.exchange == ValueType::kBf16)
@@ -126,12 +127,12 @@ Status ForwardModel::gather_columns(const uint16_t* own, int rows, int64_t width
 Status ForwardModel::gather_vocab(int rows, float* whole) {
   const int world = collective_.world_size();
   const int64_t chunk = vocab_part();
-  gather_all_.resize(static_cast<size_t>(world * rows * chunk));
+  gather_all_.resize(static_cast<size_t>(rows * chunk * world));
   TF_RETURN_IF_ERROR(collective_.all_gather(
       std::as_bytes(std::span(gather_own_).first(static_cast<size_t>(rows * chunk))),
       std::as_writable_bytes(std::span(gather_all_))));
-  for (int rank = 0; rank < world; ++rank) {
-    const Range range = vocab_range(config_, rank, world);
+  for (int64_t rank = 0; rank < world; ++rank) {
+    const Range range = vocab_range(config_, static_cast<int>(rank), world);
     for (int64_t r = 0; r < rows; ++r)
       std::memcpy(whole + r * config_.vocab_size + range.begin,
                   gather_all_.data() + (rank * rows + r) * chunk,

@@ -80,7 +80,7 @@ Status ForwardModel::run_part(const std::function<Status()>& queue) {
   }
   Status refused = device_->begin_graph(*stream_);
   if (refused.ok()) {
-    const Status queued = queue();
+    Status queued = queue();
     Result<std::unique_ptr<StepGraph>> graph = device_->end_graph(*stream_);
     if (!queued.ok()) return queued;
     if (graph.ok()) {

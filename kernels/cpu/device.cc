@@ -44,6 +44,7 @@ class CpuDevice final : public Device {
   // gave lies just below the aligned memory.
   void* allocate(int64_t bytes) override {
     const auto extra = static_cast<size_t>(kDeviceAlignBytes) + sizeof(void*);
+    // NOLINTNEXTLINE: the block's owner is whoever calls release()
     void* block = std::calloc(1, static_cast<size_t>(bytes) + extra);
     if (block == nullptr) return nullptr;
     auto at = reinterpret_cast<uintptr_t>(block) + extra;
@@ -52,6 +53,7 @@ class CpuDevice final : public Device {
     return reinterpret_cast<void*>(at);
   }
   void release(void* memory) override {
+    // NOLINTNEXTLINE: from allocate()
     if (memory != nullptr) std::free(static_cast<void**>(memory)[-1]);
   }
   int64_t free_bytes() const override { return INT64_MAX; }
