@@ -1,5 +1,6 @@
 #include "daemon/daemon.h"
 
+#include <malloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -286,9 +287,38 @@ void Daemon::on_tick() {
   if (now_us - last_slow_tick_us_ >= kSlowTickUs) {
     last_slow_tick_us_ = now_us;
     api_->chat().tick();
+    watch_memory(now_us);
   }
   feed_watchdog(stats);
   draining_ ? watch_drain() : watch_engine(stats);
+}
+
+void Daemon::watch_memory(int64_t now_us) {
+  const auto room = service::host_room();
+  if (!room) return;
+  const int64_t floor =
+      service::memory_floor_bytes(start_.config.limits_memory_floor_mib, room->total_bytes);
+  const auto mib = [](int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; };
+  const std::string short_of = "this machine is short of memory: " + mib(room->available_bytes) +
+                               " are available, the floor is " + mib(floor);
+  switch (memory_.look(room->available_bytes, floor, now_us)) {
+    case service::MemoryAct::kNone:
+      return;
+    case service::MemoryAct::kHold:
+      api_->chat().hold(unavailable(short_of + "; try again later", "low_memory"));
+      malloc_trim(0);
+      log_.warning(short_of + ": no new requests are begun", {{"TF_EVENT", "memory_short"}});
+      return;
+    case service::MemoryAct::kCutNewest:
+      if (api_->chat().cut_newest(unavailable(short_of, "low_memory")))
+        log_.warning(short_of + ": the newest reply is cut", {{"TF_EVENT", "memory_short"}});
+      return;
+    case service::MemoryAct::kRelease:
+      api_->chat().hold(ok_status());
+      log_.write(LogLevel::kNotice,
+                 "memory is free again (" + mib(room->available_bytes) + "): requests are begun",
+                 {{"TF_EVENT", "memory_again"}});
+  }
 }
 
 void Daemon::watch_engine(const EngineStats& stats) {
@@ -336,7 +366,8 @@ std::string Daemon::ready_text(const EngineStats& stats) const {
   if (idle_ != nullptr && idle_->memory() != IdleEngine::Memory::kLoaded)
     return "ready: " + stats.state_detail + ", " + std::to_string(stats.waiting) + " waiting";
   return "ready: " + std::to_string(stats.slots_busy) + " running, " +
-         std::to_string(stats.waiting) + " waiting";
+         std::to_string(stats.waiting) + " waiting" +
+         (memory_.holds() ? ", short of memory: nothing new is begun" : "");
 }
 
 void Daemon::feed_watchdog(const EngineStats& stats) {

@@ -20,6 +20,7 @@
 #include "daemon/log/journal_log.h"
 #include "daemon/process.h"
 #include "daemon/service/exit_code.h"
+#include "daemon/service/memory_watch.h"
 #include "daemon/service/notifier.h"
 #include "daemon/service/uv_port.h"
 #include "daemon/start.h"
@@ -62,6 +63,7 @@ class Daemon final : public control::Commands {
   void watch_engine(const EngineStats& stats);
   std::string ready_text(const EngineStats& stats) const;
   void feed_watchdog(const EngineStats& stats);
+  void watch_memory(int64_t now_us);
   void begin_drain(const char* why);
   void end_at_once(const char* why);
   void watch_drain();
@@ -92,6 +94,7 @@ class Daemon final : public control::Commands {
   std::string last_detail_;
   std::string reload_note_;  // at the end of the status line while the settings file is wrong
   uint64_t last_steps_ = 0;
+  service::MemoryWatch memory_;
   int exit_code_ = service::kExitOk;
 };
 

@@ -28,6 +28,7 @@ void ReplyService::handle(std::shared_ptr<http::Exchange> exchange, KeyIdentity 
                           Dialect dialect, ReadBody read, const Prepare& prepare) {
   ++counters_.requests_total;
   metrics_.count_label(key.label);
+  if (!held_.ok()) return refuse(*exchange, dialect, held_);
   auto body = std::make_shared<std::string>(std::move(exchange->request().body));
   if (body->size() <= kInlineBodyBytesMax) {
     auto order = read(*body, settings_->defaults);
@@ -199,6 +200,16 @@ void ReplyService::cancel_all(const Status& why) {
     if (!reply->forced) reply->forced = why;
     stop_choices(*reply);
   }
+}
+
+bool ReplyService::cut_newest(const Status& why) {
+  const auto newest = std::find_if(active_.rbegin(), active_.rend(), [](const auto& reply) {
+    return !reply->answered && !reply->gone && !reply->forced;
+  });
+  if (newest == active_.rend()) return false;
+  (*newest)->forced = why;
+  stop_choices(**newest);
+  return true;
 }
 
 bool ReplyService::cancel(std::string_view id, std::string_view label) {

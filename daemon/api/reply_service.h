@@ -70,6 +70,9 @@ class ReplyService {
   void on_wake();                      // events are waiting
   void tick();                         // a few times a second: comments, stalls, waits
   void cancel_all(const Status& why);  // every reply in progress ends with this error
+  // Not ok: from now on new requests are refused with it. Those that wait or run are not touched.
+  void hold(Status why) { held_ = std::move(why); }
+  bool cut_newest(const Status& why);  // the reply that began last; false: there is none
   // Cancels the reply of that id if it belongs to the label; false: there is none.
   bool cancel(std::string_view id, std::string_view label);
   // For the operator: every reply in progress, in order of arrival (reply_list.cc).
@@ -116,6 +119,7 @@ class ReplyService {
   ReplyCounters counters_;
   ReplyMetrics metrics_;
   KeyGate gate_;
+  Status held_;  // why nothing new is begun; ok: it is
   const TokenText token_text_;
   size_t parsing_ = 0;  // bodies on a worker
   uint64_t last_steps_ = 0;

@@ -32,7 +32,8 @@ struct Config {
   int64_t sampling_top_k = 0;
   int64_t limits_queue_requests = 0, limits_queue_wait_s = 0, limits_connections = 0,
           limits_stream_backlog_bytes = 0, limits_header_s = 0, limits_body_s = 0,
-          limits_idle_s = 0, limits_keepalive_s = 0, limits_stall_s = 0, limits_drain_s = 0;
+          limits_idle_s = 0, limits_keepalive_s = 0, limits_stall_s = 0,
+          limits_memory_floor_mib = 0, limits_drain_s = 0;
   std::string log_level;
   std::string control_path;
   std::string cluster_role, cluster_head, cluster_link_address, cluster_key_file, cluster_transport,

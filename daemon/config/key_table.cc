@@ -101,6 +101,8 @@ constexpr Key kKeys[] = {
      "Seconds between comments on a stream that waits, while the engine works; 0: none."},
     {"limits.stall_s", &C::limits_stall_s, "300", 0, 86400, "", kReload,
      "Seconds without a step of the engine after which its replies end with an error; 0: never."},
+    {"limits.memory_floor_mib", &C::limits_memory_floor_mib, "0", -1, kGib, "", kReload,
+     "Free memory below which nothing new begins; 0: by the machine's memory, -1: none."},
     {"limits.drain_s", &C::limits_drain_s, "30", 0, 86400, "", kReload,
      "Seconds that replies in progress get to finish when the service stops."},
 

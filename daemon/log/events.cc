@@ -23,6 +23,8 @@ constexpr Event kEvents[] = {
     {"spill_untrue", "0f7d3a5e9c2b4d61b8e4a1c6f3d25a97"},
     {"health_alarm", "a94e1c7b3d5f4820961fb7d2e8c03a6b"},
     {"health_clear", "4b8d2f60e1a74c95a3c7d9e5b0f61284"},
+    {"memory_short", "6e0b1d97c35f4a82b4e97f02d8a1c6f3"},
+    {"memory_again", "f17c52a8de3b4069a8d4b6e19c07f52d"},
     {"engine_again", "e25c90b7f4d84a13b6d1f87a3c9e5042"},
     {"drafts_paused", "b7350bc6b9334bee80820082d564d4a1"},
     {"reply_loop", "9a2f4c0d7be64e0c8d35b1a6f2e07c94"},

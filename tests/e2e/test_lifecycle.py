@@ -24,8 +24,8 @@ def tfctl(daemon, *args):
     return run("--socket", daemon.control, *args, program="TF_CTL")
 
 
-def stream_in_thread(daemon, text):
-    """Starts a stream; gives (thread, chunks, errors) that fill as it goes."""
+def stream_in_thread(daemon, text, busy=1):
+    """Starts a stream; gives (thread, chunks, errors) that fill as it goes. busy: slots with it."""
     chunks, errors = [], []
 
     def read():
@@ -38,7 +38,7 @@ def stream_in_thread(daemon, text):
 
     thread = threading.Thread(target=read)
     thread.start()
-    daemon.wait_status(lambda s: s["slots"]["busy"] == 1)
+    daemon.wait_status(lambda s: s["slots"]["busy"] == busy)
     return thread, chunks, errors
 
 
@@ -196,6 +196,36 @@ def test_keys_and_reload(start, tmp_path):
     daemon.wait_log("settings not reloaded: .*unknown key nonsense")
     assert daemon.client(api_key="sk-bob-secret").models.list().data
     assert not any("sk-" in line for line in daemon.log)
+
+
+def test_little_free_memory_begins_nothing_and_cuts_the_newest(start):
+    """The floor is set above all memory there is, then taken away again."""
+    daemon = start("[limits]\nmemory_floor_mib = -1\n")
+    daemon.wait_ready()
+    old, _, old_errors = stream_in_thread(daemon, "slow 50 4000")
+    new, _, new_errors = stream_in_thread(daemon, "slow 50 4000", busy=2)
+    daemon.config.write_text("[limits]\nmemory_floor_mib = 1000000000\n")
+    daemon.signal(signal.SIGHUP)
+    daemon.wait_log("<4>this machine is short of memory: .* MiB are available, the floor is 1000000000 MiB: "
+                    "no new requests are begun")
+    body = {"model": "DeepSeek-V4.1-Flash-1017", "messages": say("hi")}
+    status, headers, reply = daemon.request("POST", "/v1/chat/completions", body)
+    assert status == 503 and int(headers["retry-after"]) > 0
+    assert json.loads(reply)["error"]["code"] == "low_memory"
+    assert daemon.request("GET", "/v1/models")[0] == 200
+    daemon.wait_log("the newest reply is cut")
+    new.join(30)
+    assert "short of memory" in str(new_errors[0])
+    old.join(30)
+    assert "short of memory" in str(old_errors[0])
+    daemon.wait_status(lambda s: s["slots"]["busy"] == 0)
+    daemon.config.write_text("[limits]\nmemory_floor_mib = -1\n")
+    daemon.signal(signal.SIGHUP)
+    daemon.wait_log("memory is free again")
+    assert daemon.request("POST", "/v1/chat/completions", body)[0] == 200
+    assert daemon.stop() == 0
+    assert sum("no new requests are begun" in line for line in daemon.log) == 1
+    assert sum("the newest reply is cut" in line for line in daemon.log) == 2
 
 
 def test_keys_file_must_be_private(start, tmp_path):

@@ -7,6 +7,7 @@
 //
 // TENSORFOLD_TEST_GRAPHS: "refuse": the second part of a step can't be recorded.
 // TENSORFOLD_TEST_SAMPLES: "on": tokens are chosen here, by the functions that a GPU runs.
+// TENSORFOLD_TEST_MEMORY: "none": there is no more.
 // TENSORFOLD_TEST_FAULT: "ids" or "positions" are kept with the arguments instead of being read.
 #include <cstdio>
 #include <cstdlib>
@@ -146,7 +147,9 @@ class GraphDevice final : public Device {
   Result<std::unique_ptr<Stream>> make_stream(int threads) override {
     return cpu_device().make_stream(threads);
   }
-  void* allocate(int64_t bytes) override { return cpu_device().allocate(bytes); }
+  void* allocate(int64_t bytes) override {
+    return setting("TENSORFOLD_TEST_MEMORY", "none") ? nullptr : cpu_device().allocate(bytes);
+  }
   void release(void* memory) override { cpu_device().release(memory); }
   int64_t free_bytes() const override { return cpu_device().free_bytes(); }
 

@@ -227,6 +227,20 @@ BOOST_AUTO_TEST_CASE(recorded_steps_equal_queued_ones) {
   bytes_of_a_step = s.bytes / std::max<int64_t>(s.recorded, 1);
 }
 
+// A model takes all its memory when it is loaded: prompts, generated rows, drafts and recordings
+// come by with what is there.
+BOOST_AUTO_TEST_CASE(steps_take_no_device_memory) {
+  if (faulty() || std::getenv("TENSORFOLD_TEST_DEVICE") != nullptr) return;
+  Pair pair(kGraphBytesMax, 11);
+  setenv("TENSORFOLD_TEST_MEMORY", "none", 1);
+  pair.open(0, 600);
+  pair.step();
+  for (int i = 0; i < 25; ++i) pair.random_step();
+  unsetenv("TENSORFOLD_TEST_MEMORY");
+  check_differing(pair);
+  BOOST_CHECK_GE(pair.recorded().graphs().runs, 5);
+}
+
 // Room for a few steps only: they make way for each other all the time.
 BOOST_AUTO_TEST_CASE(steps_make_way_for_each_other) {
   if (faulty()) return;
