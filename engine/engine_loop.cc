@@ -272,6 +272,16 @@ void EngineLoop::fail(const Status& status) {
   end_all(unavailable("the engine failed: " + status.message(), "engine_failed"));
 }
 
+// A step that storage failed ends its own requests; the others wait for the next one.
+void EngineLoop::break_off(const StepPlan& plan, const Status& status) {
+  parts_.log.error("step " + std::to_string(plan.step) + ": " + status.message() +
+                   "; its requests end");
+  for (const Slice& slice : plan.slices) {
+    auto& run = running_[static_cast<size_t>(slice.slot)];
+    if (run) finish(*run, status, FinishReason::kFailed);
+  }
+}
+
 // ---------------------------------------------------------------- one turn
 
 bool EngineLoop::turn() {
@@ -310,7 +320,9 @@ void EngineLoop::step() {
   }
   if (status.ok() && results_.size() != plan.samples.size())
     status = internal_error("the step gave results for other sequences than it was asked for");
-  if (!status.ok()) return options_.group == nullptr ? fail(status) : lose(status);
+  if (!status.ok() && options_.group != nullptr) return lose(status);
+  if (status.reason() == kReasonStorage) return break_off(plan, status);
+  if (!status.ok()) return fail(status);
   commit(plan, results_, parts_.clock.monotonic_us() - begin);
 }
 

@@ -114,6 +114,7 @@ class EngineLoop {
   void publish_gauges();
   void publish_cache();
   void fail(const Status& status);
+  void break_off(const StepPlan& plan, const Status& status);
   // engine_loop_group.cc
   bool together();
   void lose(const Status& why);

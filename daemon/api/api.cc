@@ -160,12 +160,12 @@ void Api::decorate(const http::Request& request, http::Response& response) const
 void Api::run_reply(const std::shared_ptr<http::Exchange>& exchange) {
   const http::Request& request = exchange->request();
   const Route* route = find_route(request.method, request.path);
-  KeyIdentity key = key_of(request).value_or(KeyIdentity());
+  const KeyIdentity key = key_of(request).value_or(KeyIdentity());
   ReplyService::Prepare prepare;
   if (route->dialect == Dialect::kResponses) {
     prepare = [this, label = key.label](ReplyOrder& order) { return store_.attach(order, label); };
   }
-  replies_.handle(exchange, std::move(key), route->dialect, route->read, std::move(prepare));
+  replies_.handle(exchange, key, route->dialect, route->read, prepare);
 }
 
 }  // namespace tensorfold::api

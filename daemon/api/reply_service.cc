@@ -24,7 +24,7 @@ void ReplyService::set_settings(ReplySettings settings) {
   settings_ = std::make_shared<const ReplySettings>(std::move(settings));
 }
 
-void ReplyService::handle(std::shared_ptr<http::Exchange> exchange, KeyIdentity key,
+void ReplyService::handle(const std::shared_ptr<http::Exchange>& exchange, const KeyIdentity& key,
                           Dialect dialect, ReadBody read, const Prepare& prepare) {
   ++counters_.requests_total;
   metrics_.count_label(key.label);

@@ -65,8 +65,8 @@ class ReplyService {
   ReplyService(const ReplyService&) = delete;
   ReplyService& operator=(const ReplyService&) = delete;
 
-  void handle(std::shared_ptr<http::Exchange> exchange, KeyIdentity key, Dialect dialect,
-              ReadBody read, const Prepare& prepare);
+  void handle(const std::shared_ptr<http::Exchange>& exchange, const KeyIdentity& key,
+              Dialect dialect, ReadBody read, const Prepare& prepare);
   void on_wake();                      // events are waiting
   void tick();                         // a few times a second: comments, stalls, waits
   void cancel_all(const Status& why);  // every reply in progress ends with this error

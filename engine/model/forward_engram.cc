@@ -1,4 +1,6 @@
 // Engram's addition before a layer (engine/model/model_impl.h).
+#include <string>
+
 #include "engine/model/model_impl.h"
 
 namespace tensorfold {
@@ -21,7 +23,10 @@ Status ForwardModel::fetch_engram(const LayerPlan& plan, const EngramWeights& w,
     engram_host_.resize(static_cast<size_t>(values));
     found = engram_host_.data();
   }
-  TF_RETURN_IF_ERROR(engram_->read(index, table_rows, collective_, found));
+  const Status read = engram_->read(index, table_rows, collective_, found);
+  if (!read.ok() && collective_.world_size() == 1)
+    return {StatusCode::kUnavailable, read.message(), {}, std::string(kReasonStorage)};
+  TF_RETURN_IF_ERROR(read);
   if (found != b_.engram) device_->upload(b_.engram, found, values * 2, *stream_);
   if (probe_ != nullptr) {
     const std::vector<int32_t> narrow(table_rows.begin(), table_rows.end());

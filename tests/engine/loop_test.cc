@@ -36,6 +36,7 @@ Outcome random_schedule(uint64_t seed) {
   script.model.skill = static_cast<unsigned>(rng() % 101);
   script.queue_deadline_us = 5000 + static_cast<int64_t>(rng() % 100000);
   if (rng() % 20 == 0) script.model.fail_at_forward = 1 + static_cast<int>(rng() % 40);
+  if (rng() % 8 == 0) script.model.storage_fails_every = 2 + static_cast<int>(rng() % 20);
   LoopHarness h(script);
   std::vector<std::shared_ptr<KeepingSink>> sinks;
   std::vector<RequestId> ids;
@@ -118,6 +119,27 @@ BOOST_AUTO_TEST_CASE(a_bad_row_ends_its_request_and_no_other) {
   BOOST_TEST(good_sink->reply().status.ok());
   BOOST_TEST(good_sink->reply().ids == reference.ids);
   BOOST_TEST(h.model.open_slots() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(storage_that_fails_ends_the_steps_requests_and_spoils_nothing) {
+  const Request good = plain_request(1, 300, 12);
+  const Reply reference = LoopHarness(LoopScript{}).run_one(good);
+  for (const int every : {7, 23, 40}) {
+    LoopScript script;
+    script.model.storage_fails_every = every;
+    LoopHarness h(script);
+    int whole = 0, broken = 0;
+    for (int i = 0; i < 40; ++i) {
+      const Reply r = h.run_one(good);
+      BOOST_REQUIRE(!h.loop.failed());
+      BOOST_REQUIRE(r.status.ok() || r.status.reason() == kReasonStorage);
+      if (r.status.ok()) BOOST_REQUIRE(r.ids == reference.ids);
+      ++(r.status.ok() ? whole : broken);
+    }
+    BOOST_TEST(broken > 0);
+    BOOST_TEST((whole > 0 || every == 7));
+    BOOST_TEST(h.model.open_slots() == 0);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_bad_row_fails_at_the_same_token_with_any_drafts) {

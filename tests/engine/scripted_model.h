@@ -36,11 +36,12 @@ class ScriptedModel final : public Model {
  public:
   struct Script {
     int64_t pool_blocks = 64;
-    unsigned skill = 60;       // of 100 drafts are what a greedy reader would say
-    unsigned eos_weight = 10;  // of 100 rows favor the end token
-    int fail_at_forward = 0;   // the n-th forward pass breaks the device
-    bool plant_leak = false;   // a planted fault: logits depend on how many rows share the step
-    bool plant_stale = false;  // a planted fault: a copied block lacks its last position
+    unsigned skill = 60;          // of 100 drafts are what a greedy reader would say
+    unsigned eos_weight = 10;     // of 100 rows favor the end token
+    int fail_at_forward = 0;      // the n-th forward pass breaks the device
+    int storage_fails_every = 0;  // n-th forward pass: after its commands, before its rows
+    bool plant_leak = false;      // a planted fault: logits depend on how many rows share the step
+    bool plant_stale = false;     // a planted fault: a copied block lacks its last position
   };
 
   explicit ScriptedModel(const Script& script) : script_(script) {
@@ -79,6 +80,8 @@ class ScriptedModel final : public Model {
     if (++forwards_ == script_.fail_at_forward) return unavailable("the scripted device is gone");
     if (!commands_done_) TF_RETURN_IF_ERROR(apply(plan));
     commands_done_ = false;
+    if (script_.storage_fails_every > 0 && forwards_ % script_.storage_fails_every == 0)
+      return {StatusCode::kUnavailable, "a file cannot be read", {}, std::string(kReasonStorage)};
     TF_CHECK_EQ(device_tokens.size(), plan.slices.size());
     for (size_t i = 0; i < plan.slices.size(); ++i) {
       const Slice& s = plan.slices[i];
