@@ -23,8 +23,8 @@ namespace tensorfold {
 class CacheTier;
 class LogSink;
 
-// Of forward(): storage did not give what the step's rows need. Its commands are carried out and its
-// sequences hold rows without values; everything else is as it was.
+// Of forward(): storage did not give what the step's rows need. Its commands are carried out and
+// its sequences hold rows without values; everything else is as it was.
 inline constexpr std::string_view kReasonStorage = "storage_failed";
 
 enum class ScorePrecision : unsigned char { kFp32, kBf16 };  // of index scores; fp32 is served
