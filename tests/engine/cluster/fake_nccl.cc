@@ -95,9 +95,9 @@ class Communicator {
 
   NcclCode state() {
     const std::lock_guard lock(mutex_);
+    if (control.never_made) return kNcclInProgress;
     if (failed_) return kNcclRemoteError;
-    if (!joined_ || control.never_made || ++looks_ <= control.looks_until_made)
-      return kNcclInProgress;
+    if (!joined_ || ++looks_ <= control.looks_until_made) return kNcclInProgress;
     return static_cast<NcclCode>(control.async_code.load());
   }
   NcclCode queue(const Operation& operation) {

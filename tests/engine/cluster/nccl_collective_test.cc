@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(a_communicator_that_is_never_made_ends_at_the_deadline_or_t
   options.join_ms = 30;
   auto late = join_ranks(2, 2, options);
   for (Joined& rank : late) {
-    BOOST_TEST((rank.status.code() == StatusCode::kDeadline));
+    BOOST_TEST((rank.status.code() == StatusCode::kDeadline), rank.status.to_string());
     BOOST_TEST(rank.status.message().find("communicator") != std::string::npos);
   }
   StopFlag stop;
