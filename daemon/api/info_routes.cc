@@ -39,14 +39,18 @@ void put_totals(JsonOut& json, const EngineStats& stats) {
 
 void Api::run_health(const std::shared_ptr<http::Exchange>& exchange) {
   const EngineStats stats = engine_.stats();
-  const bool ready = stats.state == EngineStats::State::kReady;
+  const Status& held = replies_.held();
+  const bool able = stats.state == EngineStats::State::kReady;
+  const bool ready = able && held.ok();
+  const std::string_view state = able && !ready ? held.reason() : state_name(stats.state);
   http::Response response;
   response.status = ready ? 200 : 503;
   JsonOut json(response.body);
-  json.open_object().key("status").string(ready ? "ok" : state_name(stats.state));
-  json.key("state").string(state_name(stats.state));
+  json.open_object().key("status").string(ready ? "ok" : state);
+  json.key("state").string(state);
   if (!options_.keys) {  // with keys, strangers learn no more than that
-    json.key("ok").boolean(ready).key("detail").string(stats.state_detail);
+    json.key("ok").boolean(ready);
+    json.key("detail").string(able && !ready ? held.message() : stats.state_detail);
     put_totals(json, stats);
   }
   json.close_object();

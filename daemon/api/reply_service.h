@@ -72,6 +72,7 @@ class ReplyService {
   void cancel_all(const Status& why);  // every reply in progress ends with this error
   // Not ok: from now on new requests are refused with it. Those that wait or run are not touched.
   void hold(Status why) { held_ = std::move(why); }
+  const Status& held() const { return held_; }
   bool cut_newest(const Status& why);  // the reply that began last; false: there is none
   // Cancels the reply of that id if it belongs to the label; false: there is none.
   bool cancel(std::string_view id, std::string_view label);

@@ -182,11 +182,14 @@ void Control::run_status(const std::shared_ptr<http::Exchange>& exchange) {
 
 std::string Control::status_json() const {
   const EngineStats stats = engine_.stats();
+  const Status& held = api_.chat().held();
   std::string out;
   api::JsonOut json(out);
   json.open_object().key("schema_version").number(kSchemaVersion);
   json.key("version").string(facts_.version).key("pid").number(getpid());
-  json.key("state").string(api::state_name(stats.state)).key("detail").string(stats.state_detail);
+  const bool waits = stats.state == EngineStats::State::kReady && !held.ok();
+  json.key("state").string(waits ? held.reason() : api::state_name(stats.state));
+  json.key("detail").string(waits ? held.message() : stats.state_detail);
   json.key("uptime_s").number((clock_.monotonic_us() - facts_.started_us) / 1'000'000);
   put_model(json, facts_, stats, engine_);
   json.key("device").string(facts_.device).key("listen").string(facts_.listen);

@@ -213,6 +213,12 @@ def test_little_free_memory_begins_nothing_and_cuts_the_newest(start):
     assert status == 503 and int(headers["retry-after"]) > 0
     assert json.loads(reply)["error"]["code"] == "low_memory"
     assert daemon.request("GET", "/v1/models")[0] == 200
+    status, headers, reply = daemon.request("GET", "/health")
+    assert status == 503 and json.loads(reply)["state"] == "low_memory" and "retry-after" in headers
+    assert daemon.status()["state"] == "low_memory"
+    assert "short of memory" in daemon.status()["detail"]
+    assert tfctl(daemon, "health").returncode == 6
+    assert "short of memory" in tfctl(daemon, "status").stdout
     daemon.wait_log("the newest reply is cut")
     new.join(30)
     assert "short of memory" in str(new_errors[0])
@@ -222,6 +228,7 @@ def test_little_free_memory_begins_nothing_and_cuts_the_newest(start):
     daemon.config.write_text("[limits]\nmemory_floor_mib = -1\n")
     daemon.signal(signal.SIGHUP)
     daemon.wait_log("memory is free again")
+    assert daemon.request("GET", "/health")[0] == 200
     assert daemon.request("POST", "/v1/chat/completions", body)[0] == 200
     assert daemon.stop() == 0
     assert sum("no new requests are begun" in line for line in daemon.log) == 1
