@@ -66,7 +66,9 @@ Status ForwardModel::prepare(const WeightSource& source) {
                       keep(rope_frequencies(config_.compress_rope_theta, config_.rope_dim, &yarn)));
   index_weight_scale_ = static_cast<float>(
       1.0 / std::sqrt(static_cast<double>(config_.index_head_dim) * config_.index_heads));
-  return allocate_buffers();
+  TF_RETURN_IF_ERROR(allocate_buffers());
+  tell_memory();
+  return ok_status();
 }
 
 // One line where EXL3 weights are read as they are.
@@ -77,6 +79,19 @@ void ForwardModel::tell_weights() const {
                      " widened to bf16";
   if (weights_->exl3_widened > 0) line += " (the first: " + weights_->exl3_widened_0 + ")";
   options_.log->info(line);
+}
+
+// What was taken, by what it is for: from here on a step takes nothing more.
+void ForwardModel::tell_memory() const {
+  if (options_.log == nullptr) return;
+  const auto mib = [](int64_t bytes) {
+    const int64_t tenths = (bytes * 10 + (int64_t{1} << 19)) >> 20;
+    return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
+  };
+  options_.log->info("memory taken: weights " + mib(weights_->bytes) + ", cache " +
+                     mib(cache_->bytes()) + ", activations " +
+                     mib(taken_bytes_ - workspace_bytes_ - exchange_bytes_) + ", workspace " +
+                     mib(workspace_bytes_) + ", exchanges " + mib(exchange_bytes_));
 }
 
 // What the CPU operations ask of a model's shape beyond what the configuration checks.
@@ -139,6 +154,7 @@ Status ForwardModel::take(T*& pointer, int64_t count) {
   memory_.push_back(allocate_array<std::byte>(*device_, bytes));
   if (memory_.back() == nullptr)
     return unavailable("no memory for " + std::to_string(bytes) + " bytes of activations");
+  taken_bytes_ += bytes;
   pointer = reinterpret_cast<T*>(memory_.back().get());
   return ok_status();
 }

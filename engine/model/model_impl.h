@@ -126,6 +126,7 @@ class ForwardModel final : public Model {
   // model_impl.cc
   Status prepare(const WeightSource& source);
   void tell_weights() const;
+  void tell_memory() const;
   Status check_dimensions() const;
   Status allocate_buffers();
   WorkspaceShape workspace_shape() const;
@@ -248,6 +249,7 @@ class ForwardModel final : public Model {
   float index_weight_scale_ = 0;  // (d * index heads)^-0.5
 
   std::vector<DeviceArray<std::byte>> memory_;
+  int64_t taken_bytes_ = 0;  // in memory_
   StepBuffers b_;
   DeviceLogits d_;
   const float* freqs_plain_ = nullptr;  // [rope_dim / 2]

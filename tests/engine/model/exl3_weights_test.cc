@@ -2,6 +2,7 @@
 // that it puts trellises in, and the forward pass over them. The device is a library without a GPU
 // (exl3_host_device.cc); the model is the embedded one.
 #include <boost/test/unit_test.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -125,6 +126,19 @@ struct Run {
   }
 };
 
+// "memory taken: weights 23.6 MiB, cache ..., activations ..., workspace ..., exchanges 0.0 MiB".
+void check_memory_line(const std::string& line) {
+  double weights = 0, cache = 0, activations = 0, workspace = 0, exchanges = -1;
+  BOOST_CHECK_EQUAL(
+      std::sscanf(line.c_str(),
+                  "memory taken: weights %lf MiB, cache %lf MiB, activations %lf MiB, workspace "
+                  "%lf MiB, exchanges %lf MiB",
+                  &weights, &cache, &activations, &workspace, &exchanges),
+      5);
+  BOOST_CHECK(weights > 1 && cache > 0.1 && activations > 0.1 && workspace > 0);
+  BOOST_CHECK_EQUAL(exchanges, 0);
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(kept_weights_hold_what_is_stored) {
@@ -179,11 +193,12 @@ BOOST_AUTO_TEST_CASE(kept_weights_hold_what_is_stored) {
 // Widening each weight where it is used gives what widening it when loading gives.
 BOOST_AUTO_TEST_CASE(the_forward_pass_over_kept_weights_is_the_cpus) {
   Run cpu("cpu"), kept("cuda");
-  BOOST_REQUIRE_EQUAL(kept.log.lines.size(), 1);
+  BOOST_REQUIRE_EQUAL(kept.log.lines.size(), 2);
   BOOST_CHECK(kept.log.lines[0].starts_with("EXL3 weights: "));
   BOOST_CHECK(kept.log.lines[0].find(" 11 widened to bf16 (the first: layers.0.attn.wq_b)") !=
               std::string::npos);
-  BOOST_CHECK(cpu.log.lines.empty());
+  BOOST_REQUIRE_EQUAL(cpu.log.lines.size(), 1);
+  for (const std::string& line : {kept.log.lines[1], cpu.log.lines[0]}) check_memory_line(line);
   BOOST_CHECK_LT(2 * kept.model->weight_bytes(), cpu.model->weight_bytes());
   std::vector<int32_t> prompt;
   for (int i = 0; i < 150; ++i) prompt.push_back(3 + (i * 37) % 2000);

@@ -54,7 +54,7 @@ struct Session {
     BOOST_REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
     model = std::move(*loaded);
     if (std::getenv("TENSORFOLD_TEST_EXL3") == nullptr) return;
-    BOOST_REQUIRE_EQUAL(log.lines.size(), 1);
+    BOOST_REQUIRE_EQUAL(log.lines.size(), 2);
     BOOST_REQUIRE(log.lines[0].starts_with("EXL3 weights: "));
     std::printf("%s\n", log.lines[0].c_str());
   }
