@@ -11,6 +11,7 @@
 #include "daemon/preflight/check.h"
 #include "daemon/preflight/facts.h"
 #include "daemon/preflight/settings.h"
+#include "engine/base/utf8.h"
 
 namespace tensorfold::ctl {
 namespace {
@@ -132,7 +133,8 @@ int run_doctor(const Invocation& call) {
   const std::vector<Outcome> outcomes = preflight::run_checks(context);
   const bool good = count_of(outcomes, Verdict::kFail) == 0;
   if (call.json) {
-    *call.out << dump_json_compact(document_of(context, outcomes, good)) << "\n";
+    // What was read on the machine may be any bytes.
+    *call.out << utf8_lossy(dump_json_compact(document_of(context, outcomes, good))) << "\n";
   } else {
     print_table(call, outcomes);
   }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -199,6 +200,11 @@ Result<Loaded> parse_config(const std::string& text, const std::string& file) {
 }
 
 Result<Loaded> load_config(const std::string& file) {
+  // Opening a pipe would wait for whoever writes into it, and with it every reply.
+  std::error_code unknown;
+  const auto kind = std::filesystem::status(file, unknown).type();
+  if (kind == std::filesystem::file_type::fifo || kind == std::filesystem::file_type::socket)
+    return invalid_argument(file + " is not a regular file");
   std::ifstream in(file, std::ios::binary);
   if (!in) return io_error("reading " + file, errno);
   std::string text(kFileBytesMax + 1, '\0');

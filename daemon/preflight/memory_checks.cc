@@ -55,7 +55,7 @@ int64_t earlyoom_floor(const std::string& command, int64_t total) {
     std::string value = option.size() > 2 ? option.substr(2) : "";
     if (value.empty() && i + 1 < arguments.size()) value = arguments[i + 1];
     const auto number = to_int(split(value, ',')[0]);
-    if (!number) continue;
+    if (!number || *number < 0 || *number > total) continue;
     if (option[1] == 'M') return *number * 1024;
     percent = *number;
   }
@@ -112,15 +112,20 @@ Finding check_huge_pages(const Context& context) {
               {"echo madvise | sudo tee " + folder + "defrag"});
 }
 
+constexpr size_t kOrdersMost = 16;                 // the kernel has 11
+constexpr int64_t kBlocksMost = int64_t{1} << 34;  // of one order: all pages of 64 TiB
+
 Finding check_fragmentation(const Context& context) {
   const auto text = context.machine.read("/proc/buddyinfo");
   if (!text) return not_applicable("/proc/buddyinfo cannot be read");
   int64_t all_pages = 0, large_pages = 0;
   for (const std::string& row : lines(*text)) {
     const auto fields = words(row);  // Node 0, zone Normal n0 n1 ...
-    for (size_t i = 4; i < fields.size(); ++i) {
+    for (size_t i = 4; i < std::min(fields.size(), 4 + kOrdersMost); ++i) {
       const int order = static_cast<int>(i) - 4;
-      const int64_t pages = to_int(fields[i]).value_or(0) << order;
+      const int64_t blocks = to_int(fields[i]).value_or(0);
+      if (blocks < 0 || blocks > kBlocksMost) continue;
+      const int64_t pages = blocks << order;
       all_pages += pages;
       if (order >= kLargeOrder) large_pages += pages;
     }

@@ -81,12 +81,14 @@ std::string join(const std::vector<std::string>& parts, std::string_view between
   return out;
 }
 
+constexpr int64_t kMeminfoMost = int64_t{1} << 42;  // kB: no machine has so much
+
 std::optional<int64_t> meminfo_bytes(std::string_view meminfo, std::string_view key) {
   for (const std::string& line : lines(meminfo)) {
     const auto parts = words(line);
     if (parts.size() < 2 || parts[0] != std::string(key) + ":") continue;
     const auto value = to_int(parts[1]);
-    if (!value) return std::nullopt;
+    if (!value || *value < 0 || *value > kMeminfoMost) return std::nullopt;
     return parts.size() > 2 && parts[2] == "kB" ? *value * 1024 : *value;
   }
   return std::nullopt;

@@ -217,6 +217,31 @@ BOOST_AUTO_TEST_CASE(the_table_shows_reasons_and_with_fix_hints_commands) {
   BOOST_TEST(preflight::contains(hints.out, "$ sudo ip link set dev enp1s0f0np0 mtu 9000"));
 }
 
+// Files that are no text and numbers beyond all sense: a verdict for every check, and valid JSON.
+BOOST_AUTO_TEST_CASE(garbage_from_the_kernel_harms_nothing) {
+  const std::string bytes("\xff\xfe\x01 9223372036854775807 kB\0\x80", 28);
+  for (const char* file :
+       {"/proc/sys/kernel/osrelease", "/sys/class/net/enp1s0f0np0/mtu", "/proc/meminfo",
+        "/proc/buddyinfo", "/proc/swaps", "/sys/kernel/mm/transparent_hugepage/enabled"}) {
+    Copy machine;
+    machine.write(file, bytes);
+    const Run run = tfctl({"doctor", "--json", "--root", machine.folder()});
+    const auto json = parse_json(run.out);
+    BOOST_REQUIRE_MESSAGE(json.ok(), std::string(file) + ": " + json.status().message());
+    BOOST_TEST(json->find("checks")->as_array().size() > 30U);
+  }
+  Copy machine;
+  machine.write("/proc/meminfo",
+                "MemTotal: 9223372036854775807 kB\nMemAvailable: -5 kB\nSwapTotal: -5 kB\n"
+                "SwapFree: 99999999999999999 kB\nCmaTotal: x kB\nCmaFree: 1\n");
+  machine.write("/proc/buddyinfo",
+                "Node 0, zone Normal 9223372036854775807 -1 9 9 9 9 9 9 9 9 9 9 9 "
+                "9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9\n");
+  const Run run = tfctl({"doctor", "--json", "--root", machine.folder()});
+  BOOST_TEST(parse_json(run.out).ok());
+  BOOST_TEST(!preflight::contains(run.out, "of -"));
+}
+
 BOOST_AUTO_TEST_CASE(this_machine_can_be_read) {
   const Run run = tfctl({"doctor", "--json"});
   BOOST_TEST((run.code == ctl::kExitOk || run.code == ctl::kExitFailed));

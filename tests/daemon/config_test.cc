@@ -1,4 +1,6 @@
 // Settings: the table, the shipped file, and exact places of errors.
+#include <sys/stat.h>
+
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <set>
@@ -7,6 +9,7 @@
 #include "daemon/command_line.h"
 #include "daemon/config/config.h"
 #include "daemon/config/key_table.h"
+#include "tests/temp_folder.h"
 
 using namespace tensorfold;
 using namespace tensorfold::config;
@@ -94,6 +97,15 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_and_column) {
   // What the TOML parser says itself also has a place.
   BOOST_TEST(error_of("[http]\nlisten = \n").rfind("f.toml:2:", 0) == 0);
   BOOST_TEST(error_of("[http]\nlisten = \"a\"\nlisten = \"b\"\n").rfind("f.toml:3:", 0) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_pipe_is_no_settings_file) {
+  const TempFolder folder;
+  const std::string pipe = folder.path("pipe");
+  BOOST_REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  BOOST_TEST(load_config(pipe).status().message() == pipe + " is not a regular file");
+  BOOST_TEST(load_config("/dev/null").ok());
+  BOOST_TEST(!load_config(folder.path("none")).ok());
 }
 
 BOOST_AUTO_TEST_CASE(numbers_may_be_whole) {
