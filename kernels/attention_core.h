@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/formats.h"
 
 namespace tensorfold {
 
@@ -40,8 +41,11 @@ struct AttentionCoreParams {
 
 int64_t attention_core_workspace_bytes(int heads, int head_dim, int lanes);
 
-inline OpCost attention_core_cost(const AttentionCoreParams& p, int64_t keys_total) {
-  return {keys_total * p.head_dim * 2 + int64_t{p.rows} * p.heads * p.head_dim * 4,
+// staged, entries: different window rows and packed entries that are read; keys_total: of all rows.
+inline OpCost attention_core_cost(const AttentionCoreParams& p, int64_t staged, int64_t entries,
+                                  int64_t keys_total) {
+  return {staged * p.head_dim * 2 + entries * main_entry_bytes(p.head_dim) +
+              int64_t{p.rows} * p.heads * p.head_dim * 4,
           keys_total * p.heads * p.head_dim * 4};
 }
 

@@ -397,17 +397,20 @@ class Step {
     p.rope = rope(shape.ratio == 0 ? 0 : 1);
     p.sink = w.sink;
     p.staged = b_.staged;
-    int64_t keys = int64_t{rows_} * kWindow;
+    int64_t keys = int64_t{rows_} * kWindow, entries = 0;
+    const int64_t staged = int64_t{case_.slices} * (case_.rows + kWindow - 1);
     if (shape.source >= 0) {
       p.selected = b_.selected + selection_of(shape) * kMaxLayerRows * kTopEntries;
       p.selected_count = b_.selected_count + selection_of(shape) * kMaxLayerRows;
       p.topk = kTopEntries;
       p.pool = rank_.source[static_cast<size_t>(shape.source)].pool;
+      entries = std::min(int64_t{rows_} * kTopEntries,
+                         case_.slices * visible_entries(positions_end_ - 1, shape.ratio));
       keys += int64_t{rows_} * kTopEntries;
     }
     p.out = b_.attention;
     p.workspace = b_.workspace;
-    if (on(kCore, attention_core_cost(p, keys))) cuda::attention_core(p, stream_);
+    if (on(kCore, attention_core_cost(p, staged, entries, keys))) cuda::attention_core(p, stream_);
   }
 
   void moe(int l) {
