@@ -106,6 +106,10 @@ Finding ok(std::string read) { return {Verdict::kOk, std::move(read), "", {}}; }
 Finding not_applicable(std::string why) {
   return {Verdict::kNotApplicable, std::move(why), "", {}};
 }
+Finding unread(bool matters, std::string what) {
+  if (!matters) return not_applicable(std::move(what));
+  return warn(std::move(what), "Find out why: this check saw nothing.");
+}
 Finding warn(std::string read, std::string action, std::vector<std::string> commands) {
   return {Verdict::kWarn, std::move(read), std::move(action), std::move(commands)};
 }

@@ -24,6 +24,9 @@ struct Finding {
 
 Finding ok(std::string read);
 Finding not_applicable(std::string why);
+// What a check would look at cannot be read or makes no sense: a warning where it matters (the
+// published model is to run here, the link is wanted), else not applicable.
+Finding unread(bool matters, std::string what);
 Finding warn(std::string read, std::string action, std::vector<std::string> commands = {});
 Finding fail(std::string read, std::string action, std::vector<std::string> commands = {});
 

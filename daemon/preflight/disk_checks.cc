@@ -92,7 +92,7 @@ Finding check_disk_space(const Context& context) {
   if (!context.published) return not_applicable("the embedded model needs none");
   const std::string folder = model_folder(context);
   const auto disk = context.machine.disk(folder);
-  if (!disk) return not_applicable("the file system of " + folder + " cannot be read");
+  if (!disk) return unread(true, "the file system of " + folder + " cannot be read");
   const bool weights = !shards(context.machine, folder).empty();
   const bool image = has_image(context.machine, context.settings.prepared_path);
   const int64_t needed = (weights ? 0 : kWeightsBytes) + (image ? 0 : kImageBytes);
@@ -118,7 +118,7 @@ Finding check_disk_kind(const Context& context) {
     const bool above = mount == "/" || folder == mount || starts_with(folder, mount + "/");
     if (above && mount.size() >= best.size()) best = mount, kind = fields[2];
   }
-  if (best.empty()) return not_applicable("/proc/mounts does not show " + folder);
+  if (best.empty()) return unread(true, "/proc/mounts does not show " + folder);
   const std::string read = folder + " is on " + kind + " (" + best + ")";
   if (std::find(std::begin(kNetworkKinds), std::end(kNetworkKinds), kind) ==
       std::end(kNetworkKinds))
@@ -137,7 +137,7 @@ Finding check_disk_rate(const Context& context) {
   }
   if (size < kReadSampleBytes) return not_applicable("no file is large enough to measure");
   const auto rate = context.machine.read_bytes_per_second(folder + "/" + largest);
-  if (!rate) return not_applicable(largest + " cannot be read past the page cache");
+  if (!rate) return unread(true, largest + " cannot be read past the page cache");
   const std::string read = bytes_text(static_cast<int64_t>(*rate)) + "/s from " + largest;
   if (*rate >= kReadRateLeast) return ok(read);
   return warn(read, "A start reads 100 GB and more: look for another user of the disk.");

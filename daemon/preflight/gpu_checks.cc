@@ -38,6 +38,9 @@ std::vector<std::string> fields_of(const std::string& row) {
   return out;
 }
 
+// What nvidia-smi says where the GPU does not tell: "[N/A]", "[Not Supported]".
+bool unknown(const std::string& field) { return starts_with(field, "["); }
+
 // Watts, or nothing.
 std::optional<double> power_draw(const Machine& machine) {
   const auto result = machine.command(smi("--query-gpu=power.draw"));
@@ -64,7 +67,11 @@ std::string driver_version(const Machine& machine) {
 }
 
 Finding check_driver(const Context& context) {
-  if (!has_gpu(context)) return not_applicable("no NVIDIA GPU");
+  if (!has_gpu(context)) {
+    const bool seen = context.machine.exists("/sys/bus/pci/devices");
+    return unread(!seen && context.published && context.settings.device != "cpu",
+                  seen ? "no NVIDIA GPU" : "no NVIDIA GPU: /sys/bus/pci/devices cannot be read");
+  }
   const std::string version = driver_version(context.machine);
   if (version.empty()) {
     return fail("no NVIDIA driver is loaded (/proc/driver/nvidia/version)",
@@ -95,13 +102,16 @@ Finding check_gpu_clock(const Context& context) {
   const auto result = context.machine.command(
       smi("--query-gpu=clocks.sm,clocks.max.sm,utilization.gpu,temperature.gpu,"
           "clocks_throttle_reasons.active"));
-  if (!result || result->exit_code != 0) return not_applicable("nvidia-smi gives no clocks");
+  if (!result || result->exit_code != 0) return unread(true, "nvidia-smi gives no clocks");
   const auto fields = fields_of(result->output.substr(0, result->output.find('\n')));
-  if (fields.size() < 5) return not_applicable("nvidia-smi's answer has another form");
+  if (fields.size() < 5) return unread(true, "nvidia-smi's answer has another form");
   const auto clock = to_int(fields[0]), top = to_int(fields[1]), busy = to_int(fields[2]);
   const std::string read = "SM clock " + fields[0] + " of " + fields[1] + " MHz, " + fields[2] +
                            "% busy, " + fields[3] + " C";
   const std::string hex = starts_with(fields[4], "0x") ? fields[4].substr(2) : fields[4];
+  const bool sense = (clock || unknown(fields[0])) && (top || unknown(fields[1])) &&
+                     (busy || unknown(fields[2])) && (to_int(hex, 16) || unknown(hex));
+  if (!sense) return unread(true, "nvidia-smi's answer has another form");
   const int64_t reasons = to_int(hex, 16).value_or(0);
   if ((reasons & kSlowdownReasons) != 0) {
     return warn(read + ", slowed down (reasons " + fields[4] + ")",
@@ -130,12 +140,15 @@ Finding check_gpu_processes(const Context& context) {
   if (!has_gpu(context)) return not_applicable("no NVIDIA GPU");
   const auto result =
       context.machine.command(smi("--query-compute-apps=pid,process_name,used_memory"));
-  if (!result || result->exit_code != 0) return not_applicable("nvidia-smi gives no processes");
+  if (!result || result->exit_code != 0) return unread(true, "nvidia-smi gives no processes");
   std::vector<std::string> others;
   int64_t memory_mib = 0;
   for (const std::string& row : lines(result->output)) {
     const auto fields = fields_of(row);
-    if (fields.size() < 3) continue;
+    if (trim(row).empty()) continue;
+    if (fields.size() < 3 || !to_int(fields[0])) {
+      return unread(true, "nvidia-smi's answer has another form");
+    }
     const std::string name = fields[1].substr(fields[1].rfind('/') + 1);
     if (name == "tensorfoldd") continue;
     memory_mib += to_int(fields[2]).value_or(0);

@@ -152,7 +152,9 @@ Finding check_rdma_memory(const Context& context) {
       good.back() += " (this user may lock " + bytes_text(trial->limit_bytes) + ")";
     }
   }
-  if (good.empty() && bad.empty()) return not_applicable("libibverbs is not there to try it");
+  if (good.empty() && bad.empty()) {
+    return unread(link_wanted(context), "libibverbs is not there to try it (package libibverbs1)");
+  }
   if (bad.empty()) return ok("registered: " + join(good, ", "));
   return fail("cannot be registered: " + join(bad, "; "),
               "Boot a kernel that registers memory (see kernel and cma), or with kho=off; if only "
@@ -165,7 +167,7 @@ Finding check_mtu(const Context& context) {
   for (const RdmaPort& port : active_ports(context.machine)) {
     if (port.netdev.empty()) continue;
     const auto mtu = to_int(context.machine.line("/sys/class/net/" + port.netdev + "/mtu"));
-    if (!mtu) continue;
+    if (!mtu) return unread(context.published, "the MTU of " + port.netdev + " cannot be read");
     seen.push_back(port.netdev + " " + std::to_string(*mtu));
     if (*mtu >= kMtuLeast) continue;
     low.push_back(seen.back());
@@ -183,7 +185,7 @@ Finding check_rdma_mtu(const Context& context) {
   if (active_ports(context.machine).empty()) return not_applicable("no active RDMA port");
   const auto result = context.machine.command({"ibv_devinfo"});
   if (!result || result->exit_code != 0) {
-    return not_applicable("ibv_devinfo is not there (package ibverbs-utils)");
+    return unread(context.published, "ibv_devinfo does not answer (package ibverbs-utils)");
   }
   std::vector<std::string> seen, low;
   std::string device, state;
@@ -196,7 +198,7 @@ Finding check_rdma_mtu(const Context& context) {
     seen.push_back(device + " " + fields[1]);
     if (to_int(fields[1]).value_or(0) < kRdmaMtuLeast) low.push_back(seen.back());
   }
-  if (seen.empty()) return not_applicable("ibv_devinfo shows no active port");
+  if (seen.empty()) return unread(context.published, "ibv_devinfo shows no active port");
   if (low.empty()) return ok(join(seen, ", "));
   return warn("active_mtu " + join(seen, ", "),
               "Raise the Ethernet MTU to 9000 on both machines: active_mtu 1024 cost 40% of "

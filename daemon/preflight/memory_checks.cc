@@ -44,6 +44,11 @@ std::string chosen(const std::string& line) {
   return line.substr(open + 1, close - open - 1);
 }
 
+bool one_of_words(const std::string& word, std::string_view known) {
+  const auto all = words(known);
+  return std::find(all.begin(), all.end(), word) != all.end();
+}
+
 // earlyoom's floor in bytes: -M KIB, or -m PERCENT of the memory (10 by default); of "a,b" the
 // first.
 int64_t earlyoom_floor(const std::string& command, int64_t total) {
@@ -67,7 +72,7 @@ int64_t earlyoom_floor(const std::string& command, int64_t total) {
 Finding check_memory(const Context& context) {
   const auto text = context.machine.read("/proc/meminfo");
   const auto available = text ? meminfo_bytes(*text, "MemAvailable") : std::nullopt;
-  if (!available) return not_applicable("/proc/meminfo has no MemAvailable");
+  if (!available) return unread(context.published, "/proc/meminfo has no MemAvailable");
   const int64_t total = meminfo_bytes(*text, "MemTotal").value_or(0);
   const std::string read = bytes_text(*available) + " of " + bytes_text(total) + " available";
   if (!context.published) {
@@ -92,9 +97,11 @@ Finding check_memory(const Context& context) {
 Finding check_swap(const Context& context) {
   const auto text = context.machine.read("/proc/meminfo");
   const auto total = text ? meminfo_bytes(*text, "SwapTotal") : std::nullopt;
-  if (!total) return not_applicable("/proc/meminfo has no SwapTotal");
+  const auto free = text ? meminfo_bytes(*text, "SwapFree") : std::nullopt;
+  if (!total || !free)
+    return unread(context.published, "/proc/meminfo has no SwapTotal and SwapFree");
   if (*total == 0) return ok("no swap");
-  const int64_t used = *total - meminfo_bytes(*text, "SwapFree").value_or(*total);
+  const int64_t used = std::max<int64_t>(0, *total - *free);
   const std::string read = bytes_text(used) + " of " + bytes_text(*total) + " swap in use";
   if (used < kSwapUsedBytes || !context.published) return ok(read);
   return warn(read, "End what was swapped out, and empty the swap before a start.",
@@ -103,10 +110,16 @@ Finding check_swap(const Context& context) {
 
 Finding check_huge_pages(const Context& context) {
   const std::string folder = "/sys/kernel/mm/transparent_hugepage/";
+  if (!context.machine.exists(folder + "enabled")) {
+    return not_applicable("this kernel has no transparent huge pages");
+  }
   const std::string enabled = chosen(context.machine.line(folder + "enabled"));
-  if (enabled.empty()) return not_applicable("this kernel has no transparent huge pages");
   const std::string defrag = chosen(context.machine.line(folder + "defrag"));
-  const std::string read = "enabled " + enabled + ", defrag " + (defrag.empty() ? "-" : defrag);
+  if (!one_of_words(enabled, "always madvise never") ||
+      !one_of_words(defrag, "always defer defer+madvise madvise never")) {
+    return unread(context.published, folder + ": enabled or defrag says nothing known");
+  }
+  const std::string read = "enabled " + enabled + ", defrag " + defrag;
   if (enabled != "always" || defrag != "always") return ok(read);
   return warn(read, "Let only programs that ask for huge pages wait for them.",
               {"echo madvise | sudo tee " + folder + "defrag"});
@@ -117,7 +130,7 @@ constexpr int64_t kBlocksMost = int64_t{1} << 34;  // of one order: all pages of
 
 Finding check_fragmentation(const Context& context) {
   const auto text = context.machine.read("/proc/buddyinfo");
-  if (!text) return not_applicable("/proc/buddyinfo cannot be read");
+  if (!text) return unread(context.published, "/proc/buddyinfo cannot be read");
   int64_t all_pages = 0, large_pages = 0;
   for (const std::string& row : lines(*text)) {
     const auto fields = words(row);  // Node 0, zone Normal n0 n1 ...
@@ -130,7 +143,7 @@ Finding check_fragmentation(const Context& context) {
       if (order >= kLargeOrder) large_pages += pages;
     }
   }
-  if (all_pages == 0) return not_applicable("/proc/buddyinfo lists no free pages");
+  if (all_pages == 0) return unread(context.published, "/proc/buddyinfo lists no free pages");
   const int64_t percent = large_pages * 100 / all_pages;
   const std::string read = std::to_string(percent) + "% of free memory is in blocks of " +
                            bytes_text(context.machine.page_bytes() << kLargeOrder) + " and more";
@@ -145,8 +158,10 @@ Finding check_fragmentation(const Context& context) {
 Finding check_memory_killers(const Context& context) {
   const auto text = context.machine.read("/proc/meminfo");
   const int64_t total = text ? meminfo_bytes(*text, "MemTotal").value_or(0) : 0;
+  const auto all = processes(context.machine);
+  if (all.empty()) return unread(context.published, "/proc lists no process");
   std::vector<std::string> seen, high;
-  for (const Process& process : processes(context.machine)) {
+  for (const Process& process : all) {
     if (process.name == "earlyoom") {
       const int64_t floor = earlyoom_floor(process.command, total);
       seen.push_back("earlyoom below " + bytes_text(floor));

@@ -109,7 +109,7 @@ Finding check_peer_clock(const Context& context) {
   const Json* machine = peer.document.find("machine");
   const Json* value = machine->find("unix_ms");
   const auto there = value != nullptr && value->is_int() ? value->as_int64() : std::nullopt;
-  if (!there) return not_applicable("the other machine does not tell its time");
+  if (!there) return unread(true, "the other machine does not tell its time");
   // It looked at its clock between our two looks.
   int64_t skew = 0;
   if (*there < peer.sent_ms) skew = *there - peer.sent_ms;
@@ -191,7 +191,7 @@ Finding check_peer_transfer(const Context& context) {
     const std::string size = std::to_string(here.mtu - kHeaderBytes);
     const auto result = context.machine.command(
         {"ping", "-c", "3", "-i", "0.2", "-W", "2", "-M", "do", "-s", size, there.address});
-    if (!result) return not_applicable("ping is not there or did not end in time");
+    if (!result) return unread(true, "ping is not there or did not end in time");
     (result->exit_code == 0 ? good : lost)
         .push_back(concat({there.address, " with ", std::to_string(here.mtu), " bytes"}));
   }

@@ -60,7 +60,7 @@ std::vector<std::string> moving_kernel_packages(const std::string& database) {
 
 Finding check_kernel(const Context& context) {
   const std::string release = context.machine.line(kRelease);
-  if (release.empty()) return not_applicable(std::string(kRelease) + " cannot be read");
+  if (release.empty()) return unread(context.published, std::string(kRelease) + " cannot be read");
   if (one_of(kBreaking, release)) {
     if (kho_off(context.machine)) return ok(release + " with kho=off");
     const std::string action =
@@ -76,7 +76,7 @@ Finding check_kernel(const Context& context) {
 Finding check_kernel_hold(const Context& context) {
   if (!context.spark) return not_applicable("not a DGX Spark");
   const auto database = context.machine.read("/var/lib/dpkg/status");
-  if (!database) return not_applicable("no dpkg database");
+  if (!database) return unread(true, "/var/lib/dpkg/status cannot be read");
   const auto moving = moving_kernel_packages(*database);
   if (moving.empty()) return ok("no kernel package follows upgrades");
   const std::string names = join(moving, " ");
@@ -88,6 +88,9 @@ Finding check_cma(const Context& context) {
   const auto text = context.machine.read("/proc/meminfo");
   const auto total = text ? meminfo_bytes(*text, "CmaTotal") : std::nullopt;
   const auto free = text ? meminfo_bytes(*text, "CmaFree") : std::nullopt;
+  if (!text || !meminfo_bytes(*text, "MemTotal")) {
+    return unread(context.published, "/proc/meminfo cannot be read");
+  }
   if (!total || !free) return not_applicable("/proc/meminfo has no CmaTotal and CmaFree");
   const std::string read = "CmaFree " + bytes_text(*free) + ", CmaTotal " + bytes_text(*total);
   if (*free <= *total) return ok(read);
@@ -106,7 +109,9 @@ Finding check_page_size(const Context& context) {
 
 Finding check_clock(const Context& context) {
   const auto state = context.machine.clock_synchronized();
-  if (!state) return not_applicable("the kernel does not say whether the clock is synchronized");
+  if (!state) {
+    return unread(context.published, "the kernel does not say whether the clock is synchronized");
+  }
   if (*state) return ok("synchronized");
   return warn("not synchronized",
               "Turn time synchronization on; logs of two machines cannot be compared without.",

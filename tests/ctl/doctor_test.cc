@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(each_fault_is_found_by_its_check_and_by_no_other) {
       ++run;
     }
   }
-  BOOST_TEST(run >= 96);
+  BOOST_TEST(run >= 112);
 }
 
 BOOST_AUTO_TEST_CASE(disk_rate_is_judged_by_the_largest_shard) {
