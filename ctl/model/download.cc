@@ -179,6 +179,10 @@ class Downloader {
   bool fits(Item& item) {
     const HttpTransfer::Answer& answer = item.transfer->answer();
     const int64_t bytes = item.file->bytes;
+    if (!answer.encoding.empty()) {
+      item.fault = encoding_fault(answer.encoding);
+      return false;
+    }
     if (answer.status == 206) {
       const auto& range = answer.range;
       if (!range || range->first != item.asked_from || range->last >= bytes ||

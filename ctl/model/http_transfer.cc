@@ -32,6 +32,15 @@ bool same_name(std::string_view a, std::string_view b) {
   });
 }
 
+// For messages: what a terminal may show of a header.
+std::string printable(std::string_view text) {
+  constexpr size_t kShownMax = 40;
+  std::string out(text.substr(0, kShownMax));
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
+  return out;
+}
+
 bool to_whole(std::string_view text, int64_t& value) {
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
   return code == std::errc() && end == text.data() + text.size() && value >= 0;
@@ -128,7 +137,7 @@ HttpTransfer::HttpTransfer(const HttpOptions& options, const std::string& url) {
   curl_easy_setopt(easy_, CURLOPT_MAXREDIRS, long{kRedirectsMax});
   curl_easy_setopt(easy_, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy_, CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(kConnectMs));
-  curl_easy_setopt(easy_, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(easy_, CURLOPT_LOW_SPEED_LIMIT, static_cast<long>(kDripBytesPerSecond));
   curl_easy_setopt(easy_, CURLOPT_LOW_SPEED_TIME,
                    static_cast<long>(std::max<int64_t>(1, options.stall_ms / 1000)));
   curl_easy_setopt(easy_, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -137,11 +146,12 @@ HttpTransfer::HttpTransfer(const HttpOptions& options, const std::string& url) {
   curl_easy_setopt(easy_, CURLOPT_USERAGENT, "tfctl/" TF_VERSION);
   curl_easy_setopt(easy_, CURLOPT_ERRORBUFFER, error_);
   if (!options.ca_file.empty()) curl_easy_setopt(easy_, CURLOPT_CAINFO, options.ca_file.c_str());
+  headers_ = curl_slist_append(headers_, "Accept-Encoding: identity");  // ranges and hashes need it
   if (!options.token.empty()) {
     // libcurl keeps this header for the first host; UNRESTRICTED_AUTH stays off.
     headers_ = curl_slist_append(headers_, ("Authorization: Bearer " + options.token).c_str());
-    curl_easy_setopt(easy_, CURLOPT_HTTPHEADER, headers_);
   }
+  curl_easy_setopt(easy_, CURLOPT_HTTPHEADER, headers_);
   curl_easy_setopt(easy_, CURLOPT_HEADERFUNCTION, &HttpTransfer::on_header);
   curl_easy_setopt(easy_, CURLOPT_HEADERDATA, this);
   curl_easy_setopt(easy_, CURLOPT_WRITEFUNCTION, &HttpTransfer::on_body);
@@ -187,6 +197,8 @@ void HttpTransfer::header(std::string_view line) {
     answer_.range = parse_content_range(value);
   } else if (same_name(name, "retry-after")) {
     answer_.retry_after = value;
+  } else if (same_name(name, "content-encoding")) {
+    answer_.encoding = same_name(value, "identity") ? "" : printable(value);
   } else if (same_name(name, "link")) {
     answer_.link = value;
   }
@@ -234,6 +246,9 @@ Fault try_get(HttpTransfer& transfer, int64_t bytes_max, std::string& body) {
   }
   if (code != CURLE_OK) return curl_fault(code, transfer.curl_detail());
   const long status = transfer.answer().status;
+  if (const std::string& encoding = transfer.answer().encoding; !encoding.empty()) {
+    return encoding_fault(encoding);
+  }
   if (status >= 200 && status <= 299) return {};
   return http_fault(status, transfer.answer().error_body);
 }

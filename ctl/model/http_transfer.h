@@ -22,6 +22,7 @@
 
 namespace tensorfold::models {
 
+inline constexpr int64_t kDripBytesPerSecond = 200;  // slower than this, it counts as stalled
 inline constexpr int kRedirectsMax = 8;
 inline constexpr int64_t kConnectMs = 20'000;        // to reach a server
 inline constexpr int64_t kErrorBodyBytesMax = 4096;  // kept of an error's body
@@ -32,7 +33,7 @@ struct HttpOptions {
   std::string base_url;       // "https://host/prefix", no slash at the end
   std::string token;          // empty: none
   std::string ca_file;        // certificates of authorities; empty: the system's
-  int64_t stall_ms = 30'000;  // a connection that brings nothing for so long is given up
+  int64_t stall_ms = 30'000;  // a connection that brings next to nothing for so long is given up
 };
 
 // http or https with a host; a token over plain HTTP only to this machine.
@@ -57,6 +58,7 @@ class HttpTransfer {
     int64_t content_length = -1;
     std::optional<ContentRange> range;
     std::string retry_after, link;
+    std::string encoding;    // Content-Encoding, unless it is "identity": nobody asked for one
     std::string error_body;  // of a status that is no success
   };
 

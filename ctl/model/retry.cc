@@ -61,12 +61,17 @@ Fault curl_fault(CURLcode code, std::string_view detail) {
       break;
     case CURLE_OPERATION_TIMEDOUT:
       out.again = true;
-      out.what = "nothing came for too long";
+      out.what = "nothing or next to nothing came for too long";
       break;
     default:
       out.again = true;
   }
   return out;
+}
+
+Fault encoding_fault(std::string_view encoding) {
+  return {true, false,
+          "the answer is encoded as " + std::string(encoding) + ", which was not asked for"};
 }
 
 int64_t backoff_ms(int tries) {

@@ -27,6 +27,8 @@ struct Fault {
 
 Fault http_fault(long status, std::string_view body);
 Fault curl_fault(CURLcode code, std::string_view detail);
+// The answer has a Content-Encoding: what comes are other bytes than the file's.
+Fault encoding_fault(std::string_view encoding);
 
 int64_t backoff_ms(int tries);  // before try number `tries` (1: the first again)
 

@@ -242,7 +242,52 @@ class FetchTest(unittest.TestCase):
 
     def test_a_silent_connection_is_made_anew(self):
         self.hub.faults[LARGE] = [ms.silent(self.stop)]
-        self.assertIn("nothing came for too long", self.fetch("--stall", "1").stderr)
+        self.assertIn("nothing came for too long", self.fetch("--stall", "1").stderr.replace(" or next to nothing", ""))
+        self.assert_whole()
+
+    def test_a_connection_that_drips_is_made_anew(self):
+        self.hub.faults[LARGE] = [ms.drip(self.stop)]
+        self.assertIn("next to nothing came for too long", self.fetch("--stall", "2").stderr)
+        self.assert_whole()
+        asked = [r["range"] for r in self.hub.files_asked() if r["path"].endswith(LARGE)]
+        self.assertRegex(asked[1], r"^bytes=[1-9]\d*-$")  # what dripped is kept
+
+    def test_an_encoded_answer_is_not_taken_for_the_file(self):
+        self.hub.faults[LARGE] = [ms.encoded]
+        self.assertIn("encoded as gzip", self.fetch().stderr)
+        self.assert_whole()
+        self.assertTrue(all(r["encoding"] == "identity" for r in self.hub.requests))
+
+    def test_a_part_that_is_whole_is_only_hashed(self):
+        self.hub.faults[LARGE] = [ms.drop_after(70_000), ms.status(404)]
+        self.fetch(code=1)
+        part = list(self.folder.glob(LARGE + ".part-*"))[0]
+        part.write_bytes(FILES[LARGE])
+        before = len(self.hub.files_asked())
+        self.fetch()
+        self.assert_whole()
+        self.assertEqual(self.hub.files_asked()[before:], [])
+        # One that is too long is of another file.
+        (self.folder / LARGE).unlink()
+        part.write_bytes(FILES[LARGE] + b"more")
+        self.fetch()
+        self.assert_whole()
+
+    def test_416_begins_the_file_anew(self):
+        self.hub.faults[LARGE] = [ms.drop_after(70_000), ms.status(416)]
+        self.fetch()
+        self.assert_whole()
+        asked = [r["range"] for r in self.hub.files_asked() if r["path"].endswith(LARGE)]
+        self.assertEqual((asked[0], asked[-1]), (None, None))
+
+    def test_a_disk_that_fills_on_the_way(self):
+        # A limit on the size of files stands for it: the write fails, and so does every other file's.
+        run = subprocess.run(["bash", "-c", 'trap "" XFSZ; ulimit -f 200; exec "$@"', "-", *self.command("--parallel", "1")],
+                             capture_output=True, text=True, timeout=WAIT_S)
+        self.assertEqual(run.returncode, 1, run.stderr)
+        self.assertRegex(run.stderr, f"{LARGE}.*(File too large|No space left)")
+        self.assertFalse((self.folder / LARGE).exists())
+        self.fetch()  # with room again it goes on
         self.assert_whole()
 
     def test_no_access_ends_it_at_once(self):

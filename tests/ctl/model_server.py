@@ -85,7 +85,7 @@ class Hub:
     def answer(self, handler):
         path = urllib.parse.unquote(urllib.parse.urlsplit(handler.path).path)
         self.requests.append({"path": path, "range": handler.headers.get("Range"), "raw": handler.path,
-                              "auth": handler.headers.get("Authorization"), "host": handler.headers["Host"]})
+                              "auth": handler.headers.get("Authorization"), "encoding": handler.headers.get("Accept-Encoding"), "host": handler.headers["Host"]})
         if found := re.match(r"^/api/models/([\w.-]+/[\w.-]+)/(revision|commits|tree)/([^/]+)$", path):
             return self.api(handler, *found.groups())
         if found := re.match(r"^/([\w.-]+/[\w.-]+)/resolve/([0-9a-f]{40})/(.+)$", path):
@@ -227,6 +227,24 @@ def silent(stop: threading.Event):
         stop.wait(60)
         handler.close_connection = True
     return fault
+
+
+def drip(stop: threading.Event):
+    """A few bytes a second, for as long as the reader stays."""
+    def fault(handler, data):
+        body = head(handler, data)
+        for at in range(0, len(body), 10):
+            handler.wfile.write(body[at:at + 10])
+            handler.wfile.flush()
+            if stop.wait(0.25):
+                break
+        handler.close_connection = True
+    return fault
+
+
+def encoded(handler, data):
+    """Compressed, though nobody asked for it; its length is that of the file on purpose."""
+    send(handler, 200, data, {"Content-Encoding": "gzip"})
 
 
 class Proxy:
