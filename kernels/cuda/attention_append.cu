@@ -1,5 +1,6 @@
-// New rows enter the cache (kernels/attention_append.h), in the header's order. A warp works on one
-// row at a time, which lies in shared memory.
+// New rows enter the cache (kernels/attention_append.h), in the header's order. A new window row
+// and a query latent have a thread block each, what comes out of a ring or becomes an entry a warp;
+// the row lies in shared memory.
 #include "kernels/attention_append.h"
 
 #include <algorithm>
@@ -65,19 +66,26 @@ __device__ void stage_row(const AttentionAppendParams& p, const AttentionSlice& 
     out[i] = to_bf16(e4m3_value(row[i]) * ue8m0_value(row[d + i / kFp8Block]));
 }
 
-// A slice's own row: a warp, `row` its floats in shared memory.
-__device__ void append_row(const AttentionAppendParams& p, int64_t r, float* row) {
+// A slice's own row, by a block. shared: block_sum_floats(D) + D floats.
+__device__ void append_row(const AttentionAppendParams& p, int64_t r, float* shared) {
   const AttentionSlice& s = p.slice[p.row_slice[r]];
   const int d = p.head_dim, i = static_cast<int>(r - s.first_row);
-  for (int k = lane_of(); k < d; k += 32) row[k] = bf16_value(p.kv[r * d + k]);
-  warp_rms_norm(row, p.kv_norm, d, p.norm_eps);
-  warp_rotate(row, d, p.rope_dim, p.rope + r * p.rope_dim, false);
+  float* row = shared + block_sum_floats(d);
+  for (int k = threadIdx.x; k < d; k += kWarps * 32) row[k] = bf16_value(p.kv[r * d + k]);
+  __syncthreads();
+  const float squares = block_sum(d, shared, [row](int k) { return row[k] * row[k]; });
+  const float inverse = inverse_rms(squares, d, p.norm_eps);
+  for (int k = threadIdx.x; k < d; k += kWarps * 32)
+    row[k] = round_bf16(p.kv_norm[k] * (row[k] * inverse));
+  __syncthreads();
+  if (warp_of() == 0) warp_rotate(row, d, p.rope_dim, p.rope + r * p.rope_dim, false);
+  __syncthreads();
   // Older ones would be overwritten by this slice itself.
   const bool keep = !p.stage_only && i >= s.rows - p.ring_rows;
   uint8_t* ring =
       s.rings + p.ring_offset + (s.first_position + i) % p.ring_rows * window_row_bytes(d);
-#pragma unroll 4
-  for (int k = lane_of(); k < d; k += 32) {
+#pragma unroll 1
+  for (int k = threadIdx.x; k < d; k += kWarps * 32) {  // a warp has a block of one scale
     uint8_t scale;
     const uint8_t code = quantise_fp8_lanes(row[k], scale);
     if (p.staged != nullptr)
@@ -129,11 +137,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     return;
   }
   b -= roles.stage;
-  if (b < roles.append) {
-    const int64_t r = int64_t{b} * kWarps + warp_of();
-    if (r < p.rows) append_row(p, r, shared + warp_of() * p.head_dim);
-    return;
-  }
+  if (b < roles.append) return append_row(p, b, shared);
   b -= roles.append;
   if (b < roles.norm) norm_row(p, b, shared);
 }
@@ -249,7 +253,7 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 void launch_window(const AttentionAppendParams& p, const Roles& roles, const char* name,
                    CudaStream& s) {
-  int64_t floats = kWarps * p.head_dim;
+  int64_t floats = int64_t{block_sum_floats(p.head_dim)} + p.head_dim;
   if (roles.norm > 0) floats = std::max(floats, int64_t{block_sum_floats(p.q_width)} + p.q_width);
   allow_shared(s, append_window_kernel, floats * 4);
   launch_programmatic(s, append_window_kernel,
@@ -268,7 +272,7 @@ void append_window(const AttentionAppendParams& p, CudaStream& s) {
     launch_window(p, roles, "stage_history", s);
     roles.stage = 0;
   }
-  if (p.kv != nullptr) roles.append = blocks_of(p.rows, kWarps);
+  if (p.kv != nullptr) roles.append = p.rows;
   if (p.qr != nullptr) roles.norm = p.rows;
   if (p.warms > 0 && p.rows <= kWarmRowsMax && s.warms()) roles.warm = 1;
   launch_window(p, roles, "append_window", s);

@@ -172,9 +172,8 @@ __device__ void stage_entries(const KeyPlace& mine, std::byte* shared) {
     const int kind = __shfl_sync(~0u, mine.kind, key);
     if (piece >= kAll || kind != 2) continue;
     const int at = piece % kPieces * 16;
-    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(
-        shared + Layout<C>::kStagedAt + (warp_of() * kSlotsOfWarp + key) * kEntryBytes + at));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(row + at) : "memory");
+    copy_piece(shared + Layout<C>::kStagedAt + (warp_of() * kSlotsOfWarp + key) * kEntryBytes + at,
+               row + at);
   }
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -411,9 +410,7 @@ void launch(const AttentionCoreParams& p, CudaStream& s) {
 
 // Whether entries may be staged: of 512 channels, and whole pieces of 16 bytes.
 bool stages_entries(const AttentionCoreParams& p, const CudaStream& s) {
-  return main_entry_bytes(p.head_dim) == kEntryBytes && p.pool.block_bytes % 16 == 0 &&
-         p.pool.main_offset % 16 == 0 && reinterpret_cast<uintptr_t>(p.pool.base) % 16 == 0 &&
-         Layout<kHeadDimMax / 128>::kStagedBytes <= s.shared_bytes_max();
+  return entries_in_pieces(p) && Layout<kHeadDimMax / 128>::kStagedBytes <= s.shared_bytes_max();
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What both kernels of attention (attention_rows.cu: a row's key blocks one after the other;
 // attention_split.cu: shared by a cluster) have in common, and the order in which both add, so that
-// they give the same bits: four warps, 16 heads of a row, one block of 64 keys in shared memory.
+// they give the same bits: eight warps, 16 heads of a row, one block of 64 keys in shared memory.
 //
 // Sums are chains of two products, added in fp32: what is made of them (P, the result) is rounded
 // to bf16, and no quantiser follows before the output projection. (Longer chains lose more: a
@@ -20,14 +20,15 @@ namespace tensorfold::cuda {
 
 inline constexpr int kTileHeads = 16;
 inline constexpr int kTileKeys = kAttentionBlock;
-inline constexpr int kTileWarps = 4;
+inline constexpr int kTileWarps = 8;
 inline constexpr int kTileThreads = kTileWarps * 32;
 inline constexpr int kTilePad = 8;  // bf16 values after each row, so that rows lie in other banks
 inline constexpr int kWeightStride = kTileKeys + kTilePad;
+inline constexpr int kKeysOfWarp = kTileKeys / kTileWarps;
 inline constexpr int kTilesMax = kHeadDimMax / kTileWarps / 8;  // 8-channel tiles of a warp
 inline constexpr float kNoMaximum = -1e30f;
 
-// What one group of four warps works on.
+// What one group of warps works on.
 struct KeyTile {
   uint16_t* keys;     // [64][D + 8]
   uint16_t* weights;  // [16][72] bf16 P
@@ -169,50 +170,22 @@ __device__ inline void store_piece(const KeyTile& tile, int key, int part, int d
   to[1] = v.b;
 }
 
-// The keys that find_keys() found, as bf16, zeros where there is none. parts: d / 16. All packed
-// entries of a thread are asked for at once, staged rows four pieces at a time.
-__device__ inline void gather_keys(const KeyTile& tile, int d, int t, int parts) {
-  constexpr int kPacked = 16, kDepth = 4;  // pieces of a thread in flight
-  const int pieces = kTileKeys * parts;
-  for (int first = t; first < pieces; first += kTileThreads * kPacked) {
-    KeyPiece v[kPacked];
-#pragma unroll
-    for (int j = 0; j < kPacked; ++j) {
-      const int i = first + j * kTileThreads;
-      if (i < pieces && tile.kind[i / parts] == 2) v[j] = load_piece(tile, i / parts, i % parts, d);
-    }
-#pragma unroll
-    for (int j = 0; j < kPacked; ++j) {
-      const int i = first + j * kTileThreads;
-      if (i < pieces && tile.kind[i / parts] == 2) store_piece(tile, i / parts, i % parts, d, v[j]);
-    }
-  }
-  for (int first = t; first < pieces; first += kTileThreads * kDepth) {
-    KeyPiece v[kDepth];
-#pragma unroll
-    for (int j = 0; j < kDepth; ++j) {
-      const int i = first + j * kTileThreads;
-      if (i < pieces && tile.kind[i / parts] != 2) v[j] = load_piece(tile, i / parts, i % parts, d);
-    }
-#pragma unroll
-    for (int j = 0; j < kDepth; ++j) {
-      const int i = first + j * kTileThreads;
-      if (i < pieces && tile.kind[i / parts] != 2) store_piece(tile, i / parts, i % parts, d, v[j]);
-    }
-  }
+// Whether packed entries are read in whole pieces of 16 bytes: 512 channels, all of it aligned.
+inline bool entries_in_pieces(const AttentionCoreParams& p) {
+  return p.head_dim == kHeadDimMax && p.pool.block_bytes % 16 == 0 &&
+         p.pool.main_offset % 16 == 0 && reinterpret_cast<uintptr_t>(p.pool.base) % 16 == 0;
 }
-__device__ inline void gather_keys(const KeyTile& tile, int d, int t) {
-  if (d == kHeadDimMax)
-    gather_keys(tile, d, t, kHeadDimMax / 16);  // divisions by a constant
-  else
-    gather_keys(tile, d, t, d / 16);
+// 16 bytes into shared memory, not waited for.
+__device__ __forceinline__ void copy_piece(const void* to, const void* from) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
 
 // Heads [first_head, + 16) of a row, rotated, as bf16 [16][D + 8]; absent heads are zero. By all
 // threads of the block; a barrier must follow.
-__device__ inline void load_queries(const AttentionCoreParams& p, int64_t r, int first_head,
+__device__ inline void load_queries(const AttentionCoreParams& p, int64_t r, int first_head, int d,
                                     uint16_t* to) {
-  const int d = p.head_dim, eights = d / 8;
+  const int eights = d / 8;
   const int rope_dim = p.rope != nullptr ? p.rope_dim : 0;
   const uint16_t* from = p.q + (r * p.heads + first_head) * d;
 #pragma unroll 4
@@ -244,35 +217,29 @@ __host__ __device__ constexpr int quarter_chunks(int d) { return (d / kChunk + 3
 // quarter's chunks are added ascending, then the quarters.
 __device__ inline void score_keys(const KeyTile& tile, const uint16_t* q, int d, float scale,
                                   int warp) {
+  static_assert(kKeysOfWarp == 8, "a tile of the matrix unit");
   const int lane = lane_of(), g = lane >> 2, c = lane & 3;
-  const int first = warp * 16, quarter = quarter_chunks(d) * kChunk;
+  const int first = warp * kKeysOfWarp, quarter = quarter_chunks(d) * kChunk;
   const uint16_t* top = q + g * (d + kTilePad) + c * 8;
   const uint16_t* key = tile.keys + (first + g) * (d + kTilePad) + c * 8;
-  float sum[2][4] = {};
+  float sum[4] = {};
   for (int from = 0; from < d; from += quarter) {
-    float acc[2][4] = {};
+    float acc[4] = {};
 #pragma unroll 4
     for (int at = from; at < min(d, from + quarter); at += kChunk) {
       const uint4 a0 = *reinterpret_cast<const uint4*>(top + at);
       const uint4 a1 = *reinterpret_cast<const uint4*>(top + 8 * (d + kTilePad) + at);
-#pragma unroll
-      for (int n = 0; n < 2; ++n)
-        add_chunk(acc[n], a0, a1,
-                  *reinterpret_cast<const uint4*>(key + n * 8 * (d + kTilePad) + at));
+      add_chunk(acc, a0, a1, *reinterpret_cast<const uint4*>(key + at));
     }
 #pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[n][i] += acc[n][i];
+    for (int i = 0; i < 4; ++i) sum[i] += acc[i];
   }
 #pragma unroll
-  for (int n = 0; n < 2; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = first + n * 8 + c * 2 + (i & 1);
-      tile.scores[(g + (i >> 1) * 8) * kTileKeys + k] =
-          tile.kind[k] != 0 ? sum[n][i] * scale : -INFINITY;
-    }
+  for (int i = 0; i < 4; ++i) {
+    const int k = first + c * 2 + (i & 1);
+    tile.scores[(g + (i >> 1) * 8) * kTileKeys + k] =
+        tile.kind[k] != 0 ? sum[i] * scale : -INFINITY;
+  }
 }
 
 // The largest score of a head's block, in every lane.

@@ -27,20 +27,21 @@ struct TileArgs {
   bool wide;  // y is fp32
 };
 
+template <int kOuts>
 __global__ void __launch_bounds__(256) dense_tile_kernel(TileArgs p) {
   extern __shared__ float sum[];
-  const int first_out = blockIdx.x * kTileOuts, first_row = blockIdx.y * kTileRows;
-  tile_product(
+  const int first_out = blockIdx.x * kOuts, first_row = blockIdx.y * kTileRows;
+  tile_product<kOuts>(
       p.w, p.in, p.out, first_out,
       [&](int i) -> const uint16_t* {
         return first_row + i < p.rows ? p.x + (first_row + i) * p.x_stride : nullptr;
       },
       sum);
   const int segments = dense_segments(p.in);
-  for (int i = threadIdx.x; i < kTileRows * kTileOuts; i += blockDim.x) {
-    const int r = first_row + i / kTileOuts, o = first_out + i % kTileOuts;
+  for (int i = threadIdx.x; i < kTileRows * kOuts; i += blockDim.x) {
+    const int r = first_row + i / kOuts, o = first_out + i % kOuts;
     if (r < p.rows && o < p.out)
-      store(p.y, r * p.y_stride + o, tile_value(sum, segments, i), p.wide);
+      store(p.y, r * p.y_stride + o, tile_value<kOuts>(sum, segments, i), p.wide);
   }
 }
 
@@ -147,6 +148,7 @@ TileArgs args_of(const DenseProduct& p) {
           p.type == ValueType::kF32};
 }
 
+constexpr int kFewTiles = 16;     // a GPU would be nearly empty: they are cut into four
 constexpr int kTileRowsMax = 64;  // from here on the blocked kernel; it gives the same bits
 
 }  // namespace
@@ -160,9 +162,13 @@ void dense(const DenseProduct& p, CudaStream& stream) {
   if (p.rows > 8) return dense_fp32(p, stream);
 #endif
   if (p.rows <= kTileRowsMax) {
-    const dim3 grid(blocks_of(a.out, kTileOuts), blocks_of(a.rows, kTileRows));
-    dense_tile_kernel<<<grid, dense_segments(a.in) * 32, tile_shared_bytes(a.in),
-                        stream.handle()>>>(a);
+    const int rows = blocks_of(a.rows, kTileRows), threads = dense_segments(a.in) * 32;
+    const int outs = blocks_of(a.out, kTileOuts), bytes = tile_shared_bytes(a.in);
+    if (outs * rows <= kFewTiles)
+      dense_tile_kernel<kTileOutsLeast>
+          <<<dim3(blocks_of(a.out, kTileOutsLeast), rows), threads, bytes, stream.handle()>>>(a);
+    else
+      dense_tile_kernel<kTileOuts><<<dim3(outs, rows), threads, bytes, stream.handle()>>>(a);
     return stream.launched("dense_tile", a.rows, a.in, a.out);
   }
   const dim3 grid(blocks_of(a.out, kBlockOuts), blocks_of(a.rows, kBlockRows));

@@ -90,7 +90,8 @@ __global__ void unpack_lanes_kernel(Exl3Parts w, uint16_t* out) {
   const int unit = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
   if (unit >= units_in * (w.padded_out / 64)) return;
   UnitWords<K> words;
-  words.load(static_cast<const uint4*>(w.trellis) + int64_t{unit} * (K * 32) + lane);
+  words.load(static_cast<const uint4*>(w.trellis) + int64_t{unit} * (K * 32) + lane,
+             stream_policy(false));
   const int g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

@@ -137,6 +137,7 @@ cudaError_t run_many(const Exl3DenseParams& p, int begin, const Exl3Gpu& gpu, cu
   if (group == 0) return cudaSuccess;
   for (int first = 0; first < p.rows; first += group) {
     Exl3ManyArgs args;
+    args.streams = stream_hint();
     add_jobs(p, first, std::min(group, p.rows - first), begin, 0, done, args);
     args.parts = exl3_many_workspace(args.rows, padded_in);
     args.workspace = static_cast<uint8_t*>(p.workspace);
@@ -179,6 +180,7 @@ cudaError_t exl3_dense(const Exl3DenseParams& p, cudaStream_t stream, const char
     }
     const int bits = p.job[i].weight.half_bits / 2;
     FewArgs args;
+    args.streams = stream_hint();
     add_jobs(p, 0, p.rows, i, bits, done, args);
     e = launch_few(args, bits, p, gpu, stream);
     if (e != cudaSuccess) return e;

@@ -24,6 +24,7 @@ struct FewRing {
   int next_step, next_column, end_column;  // what is loaded next
   int next_part = 0, write = 0, read = 0;
   uint32_t parity = 0;
+  uint64_t policy;
 
   __device__ __forceinline__ FewRing(const FewArgs& a, const FewPart& p, int warp, uint8_t* smem)
       : codes(static_cast<const uint8_t*>(a.job[p.job].weight.trellis)),
@@ -36,7 +37,8 @@ struct FewRing {
         columns_apart(p.apart),
         next_step(warp),
         next_column(p.column),
-        end_column(p.end_column) {
+        end_column(p.end_column),
+        policy(stream_policy(a.streams)) {
     while (next_step >= steps) {
       next_step -= steps;
       next_column += columns_apart;
@@ -49,8 +51,9 @@ struct FewRing {
       barrier_expect(barriers + write * 8, kUnitBytes);
       const int64_t strip = 2 * next_column + (next_step & 1);
       const int unit = 2 * (first_block + (next_step >> 1)) + next_part;
-      bulk_load(ring + write * kUnitBytes, codes + strip * strip_bytes + int64_t{unit} * kUnitBytes,
-                kUnitBytes, barriers + write * 8);
+      bulk_load_codes(ring + write * kUnitBytes,
+                      codes + strip * strip_bytes + int64_t{unit} * kUnitBytes, kUnitBytes,
+                      barriers + write * 8, policy);
     }
     write = write + 1 == depth ? 0 : write + 1;
     next_part ^= 1;

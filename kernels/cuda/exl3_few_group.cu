@@ -74,8 +74,8 @@ struct GroupRing {
         n.codes + 2 * n.column * strip_bytes + int64_t{p.first_block + n.step} * kHalfBytes;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      bulk_load(ring + n.stage * kStageBytes + half * kHalfBytes, from + half * strip_bytes,
-                kHalfBytes, full(n.stage));
+      bulk_load_codes(ring + n.stage * kStageBytes + half * kHalfBytes, from + half * strip_bytes,
+                      kHalfBytes, full(n.stage), stream_policy(a.streams));
     if (++n.stage == a.plan.depth) n.stage = 0;
     n.step += a.plan.warps / kExl3GroupWarps;
     settle(p, n);

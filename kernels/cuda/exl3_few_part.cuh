@@ -9,6 +9,7 @@ namespace tensorfold::cuda {
 struct FewArgs {
   int rows = 0, jobs = 0, columns = 0;  // columns of all jobs
   int shift = 0;                        // exl3_sum_shift
+  bool streams = false;                 // stream_hint()
   Exl3DensePlan plan;
   Exl3DenseShared layout;
   int first_column[kExl3JobsMax + 1] = {};  // first output block of each job

@@ -111,6 +111,7 @@ struct ManyLoader {
   int64_t strip;                         // to the second half of the outputs
   uint32_t code_bytes, row_bytes;
   uint32_t ratios_place;
+  uint64_t policy;
 
   __device__ __forceinline__ ManyLoader(const Exl3ManyArgs& a, const ManyPart& p) {
     const Exl3Parts& w = a.job[p.job].weight;
@@ -123,13 +124,15 @@ struct ManyLoader {
     ratios = space_of(a, p.job) + a.parts.ratios + block * (R * 8);
     row_bytes = static_cast<uint32_t>((2 * p.rows + 7) / 8 * 8 * 128);
     ratios_place = static_cast<uint32_t>(a.layout.ratios);
+    policy = stream_policy(a.streams);
   }
   __device__ __forceinline__ void load_codes(const ManyRing& ring, int block, int s) const {
     barrier_expect(ring.full(s), 2 * code_bytes + row_bytes + R * 8);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      bulk_load(ring.stage(s) + kTileBlockBytes + half * code_bytes,
-                codes + half * strip + int64_t{block} * code_bytes, code_bytes, ring.full(s));
+      bulk_load_codes(ring.stage(s) + kTileBlockBytes + half * code_bytes,
+                      codes + half * strip + int64_t{block} * code_bytes, code_bytes, ring.full(s),
+                      policy);
   }
   __device__ __forceinline__ void load_rows(const ManyRing& ring, int block, int s) const {
     bulk_load(ring.stage(s), rows + int64_t{block} * kTileBlockBytes, row_bytes, ring.full(s));

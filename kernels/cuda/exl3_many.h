@@ -16,6 +16,7 @@ namespace tensorfold::cuda {
 struct Exl3ManyArgs {
   int rows = 0, jobs = 0, columns = 0;
   int shift = 0;            // exl3_sum_shift
+  bool streams = false;     // stream_hint()
   Exl3ManyWorkspace parts;  // of one weight
   uint8_t* workspace = nullptr;
   Exl3ManyPlan plan;

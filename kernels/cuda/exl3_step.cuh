@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/exl3_decode.cuh"
 #include "kernels/cuda/exl3_layout.h"
+#include "kernels/cuda/stream_hint.cuh"
 
 namespace tensorfold::cuda {
 
@@ -80,12 +81,13 @@ __device__ __forceinline__ void mma_u8s8(int (&c)[4], uint32_t a0, uint32_t a1, 
 template <int K>
 struct UnitWords {
   uint4 v[K];
-  __device__ __forceinline__ void load(const uint4* p) {
+  __device__ __forceinline__ void load(const uint4* p, uint64_t policy) {
 #pragma unroll
     for (int c = 0; c < K; ++c) {
-      asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(v[c].x), "=r"(v[c].y), "=r"(v[c].z), "=r"(v[c].w)
-                   : "l"(p + c * 32));
+      asm volatile(
+          "ld.global.nc.L1::no_allocate.L2::cache_hint.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4], %5;"
+          : "=r"(v[c].x), "=r"(v[c].y), "=r"(v[c].z), "=r"(v[c].w)
+          : "l"(p + c * 32), "l"(policy));
     }
   }
   __device__ __forceinline__ uint32_t word(int i) const {
@@ -146,18 +148,6 @@ struct ChunkSums {
   __device__ __forceinline__ float& at(int rg, int i, int h) { return v[rg][i][h]; }
 };
 
-// The same, where registers are short, in the place in shared memory that they go to in the end:
-// output 8 j of row 4 rg lies at lane[rg * row + 8 j].
-template <int RG>
-struct SharedSums {
-  float* lane;
-  int row;
-  float shift[RG];
-  __device__ __forceinline__ float& at(int rg, int i, int h) {
-    return lane[rg * row + 16 * i + 8 * h];
-  }
-};
-
 // Where a lane finds its rows at the start of a chunk, in shared or global memory. Lane (c, t) with
 // c = lane / 4, t = lane % 4 reads column c of a group (row 4 rg + c / 2, high or low byte) from
 // input 16 t on, and the scales of row 4 rg + t. Rows that are not there point at any that is.
@@ -167,21 +157,26 @@ struct LaneRows {
   const float2* scale[RG];  // scale and shift of each block
 };
 
-// A chunk of blocks of 128 inputs by 64 outputs. start() begins the first loads, so that they run
-// while the caller prepares the rows; run() adds the blocks in ascending order.
-template <int K, int RG>
-struct Chunk {
+// Chunks of blocks of 128 inputs by 64 outputs, one after the other. start() begins the first
+// loads, so that they run while the caller prepares the rows; run() adds the blocks of each chunk
+// in ascending order from zero.
+template <int K, int RG, bool kSeveral>
+struct Chunks {
   UnitWords<K> a, b;
+  uint64_t policy;  // stream_policy()
 
-  // `w`: the lane's first piece of the chunk (a strip's units are contiguous along the inputs).
+  // `w`: the lane's first piece (a strip's units are contiguous along the inputs).
   __device__ __forceinline__ void start(const uint4* w) {
-    a.load(w);
-    b.load(w + K * 32);
+    a.load(w, policy);
+    b.load(w + K * 32, policy);
   }
 
-  template <typename Sums>
-  __device__ __forceinline__ void run(const uint4* w, int count, const LaneRows<RG>& rows, int lane,
-                                      Sums& out) {
+  // `count` blocks: one chunk, or (kSeveral) every `each` of them; keep(sums, its last block) once
+  // a chunk.
+  template <typename Keep>
+  __device__ __forceinline__ void run(const uint4* w, int count, int each, const LaneRows<RG>& rows,
+                                      int lane, const Keep& keep) {
+    ChunkSums<RG> out = {};
     uint4 xa[RG], xb[RG];
     float2 scale[RG];
 #pragma unroll
@@ -189,10 +184,8 @@ struct Chunk {
       xa[rg] = *reinterpret_cast<const uint4*>(rows.q[rg]);
       xb[rg] = *reinterpret_cast<const uint4*>(rows.q[rg] + 64);
       scale[rg] = rows.scale[rg][0];
-      out.shift[rg] = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out.at(rg, i, 0) = out.at(rg, i, 1) = 0;
     }
+    int left = each;  // of the chunk
 #pragma unroll 1
     for (int block = 0; block < count; ++block) {
       int acc[RG][4][4];
@@ -207,13 +200,13 @@ struct Chunk {
       w += 2 * K * 32;
       unit_product<K, RG>(a, xa, lane, acc);
       if (more) {
-        a.load(w);
+        a.load(w, policy);
 #pragma unroll
         for (int rg = 0; rg < RG; ++rg) xa[rg] = *reinterpret_cast<const uint4*>(rows.q[rg] + next);
       }
       unit_product<K, RG>(b, xb, lane, acc);
       if (more) {
-        b.load(w + K * 32);
+        b.load(w + K * 32, policy);
 #pragma unroll
         for (int rg = 0; rg < RG; ++rg)
           xb[rg] = *reinterpret_cast<const uint4*>(rows.q[rg] + next + 64);
@@ -232,13 +225,17 @@ struct Chunk {
             out.at(rg, i, h) = fmaf(s.x, both, out.at(rg, i, h));
           }
       }
+      if (more && (!kSeveral || --left > 0)) continue;
+      left = each;
+#pragma unroll
+      for (int rg = 0; rg < RG; ++rg)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) out.at(rg, i, h) -= out.shift[rg];
+      keep(out, block);
+      out = {};
     }
-#pragma unroll
-    for (int rg = 0; rg < RG; ++rg)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) out.at(rg, i, h) -= out.shift[rg];
   }
 };
 

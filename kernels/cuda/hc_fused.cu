@@ -3,14 +3,13 @@
 // A cluster of eight thread blocks takes one to eight rows. Thread block s holds values
 // [s W / 8, (s + 1) W / 8) of the flattened row (W = 4 H): half a stream. It mixes that part, and
 // the collapse of its channels; adds its share of the coefficients' products (a warp per output)
-// and of the squares; shares come together through distributed shared memory. Squares and mixing
-// have the CPU's order of summation; products are chains of sixteen multiply-adds whose sums are
-// added with their rests.
+// and of the squares; shares come together through distributed shared memory, by stores that count
+// on a barrier of the rank that waits for them. Squares and mixing have the CPU's order of
+// summation; products are chains of sixteen multiply-adds whose sums are added with their rests.
 // Bytes: fn once per cluster (2 MB, from the L2 after the first), rows once, x four times.
-#include <cooperative_groups.h>
-
 #include <algorithm>
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/hc_fused.h"
 #include "kernels/cuda/hc_rows.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -18,8 +17,6 @@
 
 namespace tensorfold::cuda {
 namespace {
-
-namespace cg = cooperative_groups;
 
 constexpr int kStreams = kWideStreams;
 constexpr int kRanks = 8;
@@ -33,7 +30,7 @@ constexpr int kGroup = 4;             // loads of four values in a chain of mult
 // of the row that this rank chooses for, sent by all ranks; h_squares: of all rows.
 struct Layout {
   int part, runs;  // values, and runs of 512 of them
-  int x, h, squares, h_squares, sums, inverse, bytes;
+  int x, h, squares, h_squares, sums, inverse, arrived, bytes;
   __host__ __device__ constexpr Layout(int hidden, int rows)
       : part(hidden / 2),
         runs(hidden / 2 / kRunValues),
@@ -43,7 +40,8 @@ struct Layout {
         h_squares(squares + kRanks * runs * 128),
         sums(h_squares + rows * 2 * runs * 128),
         inverse(sums + kRanks * kOuts * 8),
-        bytes(inverse + rows * 4) {}
+        arrived(inverse + kRowsMax * 4),
+        bytes(arrived + 8) {}
 };
 
 // This thread block's part of a row: its half stream mixed, the collapse of its channels, the tap.
@@ -78,26 +76,29 @@ __device__ Sum tree_sum(Sum v) {
   return v;
 }
 
-// A group of an output's weights: values 4 f .. of four places 32 lanes apart.
+// A group of an output's weights: values 4 f .. of four places 32 lanes apart. kWhole: `fours` is a
+// multiple of a group, so a group is there or not.
+template <bool kWhole>
 struct WeightGroup {
   float4 v[kGroup];
   __device__ __forceinline__ void load(const float* w, int f, int fours) {
+    if (kWhole && f >= fours) return;
 #pragma unroll
     for (int g = 0; g < kGroup; ++g)
-      v[g] = f + 32 * g < fours ? __ldg(reinterpret_cast<const float4*>(w) + f + 32 * g)
-                                : make_float4(0, 0, 0, 0);
+      v[g] = kWhole || f + 32 * g < fours ? __ldg(reinterpret_cast<const float4*>(w) + f + 32 * g)
+                                          : make_float4(0, 0, 0, 0);
   }
 };
 
 // One output's products with this thread block's part of `rows` rows, by a warp; the first group of
 // weights is there. send(row, sum): lane 0.
-template <int kRows, typename Send>
-__device__ void products(const float* w, WeightGroup next, const uint16_t* x, int part, int rows,
-                         const Send& send) {
+template <int kRows, bool kWhole, typename Send>
+__device__ void products(const float* w, WeightGroup<kWhole> next, const uint16_t* x, int part,
+                         int rows, const Send& send) {
   Sum acc[kRows];
   const int lane = lane_of(), fours = part / 4;
   for (int f = lane; f < fours; f += 32 * kGroup) {
-    const WeightGroup now = next;
+    const WeightGroup<kWhole> now = next;
     next.load(w, f + 32 * kGroup, fours);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -105,7 +106,7 @@ __device__ void products(const float* w, WeightGroup next, const uint16_t* x, in
       float chain = 0;
 #pragma unroll
       for (int g = 0; g < kGroup; ++g) {
-        if (f + 32 * g >= fours) break;
+        if (!kWhole && f + 32 * g >= fours) break;
         const uint2 v = *reinterpret_cast<const uint2*>(x + r * part + (f + 32 * g) * 4);
         chain = fmaf(now.v[g].x, half_low(v.x), chain);
         chain = fmaf(now.v[g].y, half_high(v.x), chain);
@@ -173,32 +174,44 @@ __device__ void store_row(const HcStepParams& p, int64_t r, int rank, const uint
   }
 }
 
+// A value to place `place` of rank `to`'s shared memory; shared: where this rank's begins.
+__device__ __forceinline__ void send(uint32_t shared, int place, int to, const Layout& at,
+                                     float v) {
+  remote_store(remote_place(shared + place, to), __float_as_uint(v),
+               remote_place(shared + at.arrived, to));
+}
+// What rank `rank` is sent, in bytes.
+__device__ __forceinline__ uint32_t sent_bytes(const Layout& at, int rank, int rows) {
+  const int of_rows = rows * 2 * at.runs * 128;
+  const int of_own = rank < rows ? kRanks * (at.runs * 128 + kOuts * 8) : 0;
+  return static_cast<uint32_t>(of_rows + of_own);
+}
+
 // Squares of this thread block's part: of a row to the rank that chooses for it, of the collapsed
 // channels (ranks 0 and 1 have them all) to every rank.
-__device__ void send_squares(const cg::cluster_group& cluster, const Layout& at, int rows,
-                             const uint16_t* x, const uint16_t* h, float* squares,
-                             float* h_squares) {
-  const int rank = static_cast<int>(cluster.block_rank()), lane = lane_of();
+__device__ void send_squares(const Layout& at, int rank, int rows, uint32_t shared,
+                             const uint16_t* x, const uint16_t* h) {
+  const int lane = lane_of();
   const int count = rows * at.runs;
   for (int i = warp_of(); i < (rank < 2 ? 2 : 1) * count; i += kThreads / 32) {
     const bool of_h = i >= count;
     const int all = of_h ? i - count : i, row = all / at.runs, run = all % at.runs;
     const float v = run_squares((of_h ? h : x) + all * kRunValues);
     if (!of_h) {
-      cluster.map_shared_rank(squares, row)[(rank * at.runs + run) * 32 + lane] = v;
+      send(shared, at.squares + ((rank * at.runs + run) * 32 + lane) * 4, row, at, v);
       continue;
     }
     const int place = ((row * 2 + rank) * at.runs + run) * 32 + lane;
-    for (int to = 0; to < kRanks; ++to) cluster.map_shared_rank(h_squares, to)[place] = v;
+    for (int to = 0; to < kRanks; ++to) send(shared, at.h_squares + place * 4, to, at, v);
   }
 }
 
-template <int kRows>
+template <int kRows, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 1)
     hc_fused_kernel(HcStepParams p, const float* fn, int cluster_rows) {
   extern __shared__ __align__(16) std::byte memory[];
-  const cg::cluster_group cluster = cg::this_cluster();
-  const int rank = static_cast<int>(cluster.block_rank()), warp = warp_of();
+  const int rank = static_cast<int>(cluster_rank()), warp = warp_of();
+  const uint32_t shared = shared_place(memory);
   const int first_row = static_cast<int>(blockIdx.x) / kRanks * cluster_rows;
   const int rows = min(cluster_rows, p.rows - first_row);
   const Layout at(p.hidden, cluster_rows);
@@ -209,19 +222,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto* sums = reinterpret_cast<float2*>(memory + at.sums);
   auto* inverse = reinterpret_cast<float*>(memory + at.inverse);
   const float* w = fn + int64_t{warp} * kStreams * p.hidden + int64_t{rank} * at.part;
-  WeightGroup weights;
+  WeightGroup<kWhole> weights;
   weights.load(w, lane_of(), at.part / 4);
   for (int i = lane_of() * 32; i < at.part; i += 32 * 32) prefetch_line(w + i);
+  if (threadIdx.x == 0) {
+    barrier_init(shared + at.arrived);
+    barrier_init_done();
+    barrier_expect(shared + at.arrived, sent_bytes(at, rank, rows));
+  }
   begin_programmatic();
-  cluster.barrier_arrive();  // the others may send here
+  cluster_begun();  // the others may send here
   for (int r = 0; r < rows; ++r) mix_row(p, first_row + r, rank, x + r * at.part, h + r * at.part);
   __syncthreads();
-  cluster.barrier_wait();
-  send_squares(cluster, at, rows, x, h, squares, h_squares);
-  products<kRows>(w, weights, x, at.part, rows, [&](int r, float2 sum) {
-    cluster.map_shared_rank(sums, r)[rank * kOuts + warp] = sum;
+  cluster_wait();
+  send_squares(at, rank, rows, shared, x, h);
+  products<kRows, kWhole>(w, weights, x, at.part, rows, [&](int r, float2 sum) {
+    const int place = at.sums + (rank * kOuts + warp) * 8;
+    send(shared, place, r, at, sum.x);
+    send(shared, place + 4, r, at, sum.y);
   });
-  cluster.sync();
+  barrier_wait(shared + at.arrived, 0);
   // Each row's coefficients by the last warp of another thread block.
   const bool chooses = warp == kThreads / 32 - 1 && rank < rows;
   if (warp < rows) {
@@ -238,13 +258,22 @@ __global__ void __launch_bounds__(kThreads, 1)
     store_row(p, first_row + r, rank, x + r * at.part, h + r * at.part, inverse[r]);
 }
 
-template <int kRows>
+template <int kRows, bool kWhole>
 void launch(const HcStepParams& p, int cluster_rows, CudaStream& s) {
   const Layout at(p.hidden, cluster_rows);
-  allow_shared(s, hc_fused_kernel<kRows>, at.bytes);
-  launch_programmatic(s, hc_fused_kernel<kRows>, dim3(blocks_of(p.rows, cluster_rows) * kRanks),
-                      kThreads, at.bytes, kRanks, p, static_cast<const float*>(p.fn->data),
-                      cluster_rows);
+  allow_shared(s, hc_fused_kernel<kRows, kWhole>, at.bytes);
+  launch_programmatic(s, hc_fused_kernel<kRows, kWhole>,
+                      dim3(blocks_of(p.rows, cluster_rows) * kRanks), kThreads, at.bytes, kRanks, p,
+                      static_cast<const float*>(p.fn->data), cluster_rows);
+}
+
+// Of one or two rows the loop over the weights is what takes the time.
+template <int kRows>
+void launch_few(const HcStepParams& p, CudaStream& s) {
+  if (p.hidden / 2 % (4 * 32 * kGroup) == 0)
+    launch<kRows, true>(p, kRows, s);
+  else
+    launch<kRows, false>(p, kRows, s);
 }
 
 }  // namespace
@@ -259,11 +288,11 @@ void hc_fused(const HcStepParams& p, CudaStream& s) {
   int rows = std::clamp(blocks_of(p.rows, kClustersWanted), 1, kRowsMax);
   while (Layout(p.hidden, rows).bytes > kSharedBlockBytes) --rows;
   if (rows == 1)
-    launch<1>(p, rows, s);
+    launch_few<1>(p, s);
   else if (rows == 2)
-    launch<2>(p, rows, s);
+    launch_few<2>(p, s);
   else
-    launch<kRowsMax>(p, rows, s);
+    launch<kRowsMax, false>(p, rows, s);
   s.launched("hc_fused", p.rows, p.hidden, p.hc);
 }
 

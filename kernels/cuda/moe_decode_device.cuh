@@ -26,7 +26,9 @@ struct MoeDecodeArgs {
   MoeDecodeParams p;
   MoeDecodeLayout l;
   MoeCut gate, down;
+  int down_parts;  // units of 64 outputs of down, moe_down_parts
   int entry_rows;  // rows of an entry at most: 4 or 8
+  bool streams;    // stream_hint()
 
   __host__ __device__ int padded_hidden() const { return gate.blocks * 128; }
   __host__ __device__ int padded_inter() const { return down.blocks * 128; }
@@ -71,26 +73,31 @@ inline cudaError_t moe_grid(unsigned* blocks) {
   return error;
 }
 
-// A warp's unit: 64 outputs of a matrix by a chunk of its inputs, for rows [0, rows) of an entry.
+// A warp's unit: 64 outputs of a matrix by some chunks of its inputs, for rows [0, rows) of an
+// entry.
 struct MoeUnit {
   const Exl3Parts* weight;
   int strip;             // of 64 outputs
   int begin, count;      // input blocks
+  int each;              // of a chunk, where the unit has several
   const int32_t* slots;  // the entry's pairs
   int rows;
   const uint8_t* q;  // row bytes of pair 0, high; low lies q_part bytes further
   int64_t q_pair, q_part;
   const float2* scale;  // of pair 0
   int64_t scale_pair;
-  float* sums;  // of pair 0 at the strip's first output
-  int64_t sums_pair;
+  float* sums;                    // of pair 0 at the strip's first output, first chunk
+  int64_t sums_pair, sums_chunk;  // sums_chunk: where the unit has several
+  bool streams;                   // stream_hint()
 };
 
-template <int K, int RG>
+// kChunks: several chunks of the inputs.
+template <int K, int RG, bool kChunks>
 __device__ __noinline__ void moe_unit(const MoeUnit& u, int first, int lane) {
   const auto* words = static_cast<const uint4*>(u.weight->trellis) + lane +
                       (int64_t{u.strip} * (u.weight->padded_in / 64) + 2 * u.begin) * (K * 32);
-  Chunk<K, RG> work;
+  Chunks<K, RG, kChunks> work;
+  work.policy = stream_policy(u.streams);
   work.start(words);
   LaneRows<RG> in;
 #pragma unroll
@@ -101,34 +108,36 @@ __device__ __noinline__ void moe_unit(const MoeUnit& u, int first, int lane) {
     in.q[rg] = u.q + qp * u.q_pair + (column & 1) * u.q_part + u.begin * 128 + 16 * (lane & 3);
     in.scale[rg] = u.scale + sp * u.scale_pair + u.begin;
   }
-  ChunkSums<RG> out;
-  work.run(words, u.count, in, lane, out);
+  work.run(words, u.count, u.each, in, lane, [&](const ChunkSums<RG>& out, int last_block) {
+    float* to = u.sums + (lane >> 2);
+    if (kChunks) to += last_block / u.each * u.sums_chunk;
 #pragma unroll
-  for (int rg = 0; rg < RG; ++rg) {
-    const int row = first + 4 * rg + (lane & 3);
-    if (row >= u.rows) continue;
-    float* to = u.sums + u.slots[row] * u.sums_pair + (lane >> 2);
+    for (int rg = 0; rg < RG; ++rg) {
+      const int row = first + 4 * rg + (lane & 3);
+      if (row >= u.rows) continue;
+      float* at = to + u.slots[row] * u.sums_pair;
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < 4; ++i)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) __stcg(to + 16 * i + 8 * h, out.v[rg][i][h]);
-  }
+        for (int h = 0; h < 2; ++h) __stcg(at + 16 * i + 8 * h, out.v[rg][i][h]);
+    }
+  });
 }
 
 // Widths of 5 and 6 bits take rows above the fourth in a second pass: their registers are spent.
-template <bool kEight>
+template <bool kEight, bool kChunks>
 __device__ __forceinline__ void moe_run(const MoeUnit& u, int lane) {
   for (int first = 0; first < u.rows; first += 4) {
     const bool eight = kEight && u.rows - first > 4;
     switch (u.weight->half_bits) {
-#define TF_CASE(K)                                 \
-  case 2 * K:                                      \
-    if (eight && K <= 4) {                         \
-      moe_unit<K, K <= 4 ? 2 : 1>(u, first, lane); \
-      first += 4;                                  \
-    } else {                                       \
-      moe_unit<K, 1>(u, first, lane);              \
-    }                                              \
+#define TF_CASE(K)                                          \
+  case 2 * K:                                               \
+    if (eight && K <= 4) {                                  \
+      moe_unit<K, K <= 4 ? 2 : 1, kChunks>(u, first, lane); \
+      first += 4;                                           \
+    } else {                                                \
+      moe_unit<K, 1, kChunks>(u, first, lane);              \
+    }                                                       \
     break;
       TF_CASE(2)
       TF_CASE(3)

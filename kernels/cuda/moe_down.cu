@@ -1,8 +1,8 @@
 // Down and the sum over experts of the MoE of generated rows.
 //
-// Warps take units (entry, 64 outputs, chunk of the inputs). The last unit of an entry's 128
-// outputs adds the chunks and rotates; the last of a row's experts to finish an output block adds
-// all of them in ascending id. Who is last never changes the order of a sum.
+// Warps take units (entry, 64 outputs, one chunk of the inputs or all of them). The last unit of an
+// entry's 128 outputs adds the chunks and rotates; the last of a row's experts to finish an output
+// block adds all of them in ascending id. Who is last never changes the order of a sum.
 #include <climits>
 
 #include "kernels/cuda/moe_decode_device.cuh"
@@ -71,14 +71,15 @@ __device__ void finish(const MoeDecodeArgs& a, const Exl3Parts& w, int pair, int
 
 // The codes of this warp's first unit into L2, while gate and up are still at work.
 __device__ void prefetch_first(const MoeDecodeArgs& a, int lane) {
-  const int of = 2 * a.down.chunks;
+  const int of = 2 * a.down_parts;
   const auto index = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
   const int number = index / of / a.gate.blocks;
   if (number >= *a.at<int32_t>(a.l.entry_count)) return;
   const Exl3Parts& w = a.p.expert[a.at<MoeEntry>(a.l.entries)[number].expert].w2;
   const int unit = index % of, column = index / of % a.gate.blocks;
   const int begin = (unit >> 1) * a.down.chunk_blocks;
-  const int blocks = min(a.down.chunk_blocks, a.down.blocks - begin);
+  const int blocks =
+      a.down_parts == 1 ? a.down.blocks : min(a.down.chunk_blocks, a.down.blocks - begin);
   const int64_t block_bytes = w.half_bits * 512;  // two units of 64 inputs
   const auto* from = static_cast<const char*>(w.trellis) +
                      (int64_t{2 * column + (unit & 1)} * a.down.blocks + begin) * block_bytes;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
   prefetch_first(a, lane);
   wait_for_previous();
   allow_next();
-  const int of = 2 * a.down.chunks;  // units of 128 outputs
+  const int of = 2 * a.down_parts;  // units of 128 outputs
   const int units = *a.at<int32_t>(a.l.entry_count) * a.gate.blocks * of;
   MoeTickets tickets(a.at<int32_t>(a.l.tickets) + 1);
   for (;;) {
@@ -109,9 +110,11 @@ __global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
     const int chunk = unit >> 1;
     MoeUnit u;
     u.weight = &w;
+    u.streams = a.streams;
     u.strip = 2 * column + (unit & 1);
     u.begin = chunk * a.down.chunk_blocks;
-    u.count = min(a.down.chunk_blocks, a.down.blocks - u.begin);
+    u.count = a.down_parts == 1 ? a.down.blocks : min(a.down.chunk_blocks, a.down.blocks - u.begin);
+    u.each = a.down.chunk_blocks;
     u.slots = a.at<int32_t>(a.l.slots) + entry.first;
     u.rows = entry.count;
     u.q = a.at<uint8_t>(a.l.zq);
@@ -121,7 +124,8 @@ __global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
     u.scale_pair = a.down.blocks;
     u.sums = a.at<float>(a.l.parts) + int64_t{chunk} * h + 64 * u.strip;
     u.sums_pair = int64_t{a.down.chunks} * h;
-    moe_run<kEight>(u, lane);
+    u.sums_chunk = h;
+    moe_run<kEight, true>(u, lane);
     if (!moe_last(a.at<int32_t>(a.l.down_done) + number * a.gate.blocks + column, of, lane))
       continue;
     for (int r = 0; r < entry.count; ++r) finish(a, w, u.slots[r], column, lane);
@@ -156,6 +160,8 @@ cudaError_t moe_decode(const MoeDecodeParams& p, cudaStream_t stream, const char
   if (a.l.bytes > p.workspace_bytes) return cudaErrorInvalidValue;
   a.gate = moe_gate_cut(p.hidden);
   a.down = moe_down_cut(p.intermediate);
+  a.streams = stream_hint();
+  a.down_parts = moe_down_parts(a.down, p.rows);
   a.entry_rows = p.rows <= 4 ? 4 : kMoeRowsPerEntry;
   at("moe_prepare");
   cudaError_t error = launch_moe_prepare(a, stream);

@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
     const int half = unit & 1, matrix = (unit >> 1) & 1, chunk = unit >> 2;
     MoeUnit u;
     u.weight = matrix == 0 ? &e.w1 : &e.w3;
+    u.streams = a.streams;
     u.strip = 2 * column + half;
     u.begin = chunk * a.gate.chunk_blocks;
     u.count = min(a.gate.chunk_blocks, a.gate.blocks - u.begin);
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kMoeThreads, TF_MOE_BLOCKS)
     u.sums =
         a.at<float>(a.l.parts) + (int64_t{matrix} * a.gate.chunks + chunk) * inter + 64 * u.strip;
     u.sums_pair = int64_t{2} * a.gate.chunks * inter;
-    moe_run<kEight>(u, lane);
+    moe_run<kEight, false>(u, lane);
     if (!moe_last(a.at<int32_t>(a.l.gate_done) + number * a.down.blocks + column, of, lane))
       continue;
     for (int r = 0; r < entry.count; ++r) {

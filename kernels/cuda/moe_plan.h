@@ -10,11 +10,12 @@
 namespace tensorfold::cuda {
 
 inline constexpr int kMoeGateChunksMax = 4;  // parts of the inputs of gate and up
-inline constexpr int kMoeDownChunksMax = 1;
+inline constexpr int kMoeDownChunksMax = 3;
 
 constexpr int moe_padded(int n) { return (n + 127) / 128 * 128; }
 
-// A warp's unit is 64 outputs by one chunk of the inputs; chunks are added in ascending order.
+// Chunks of the inputs are summed by themselves, then added in ascending order. A warp's unit is 64
+// outputs by one chunk or all.
 struct MoeCut {
   int blocks = 0;        // input blocks of 128
   int chunk_blocks = 0;  // of a chunk
@@ -30,6 +31,13 @@ constexpr MoeCut moe_cut(int inputs, int chunks_max) {
 }
 constexpr MoeCut moe_gate_cut(int hidden) { return moe_cut(hidden, kMoeGateChunksMax); }
 constexpr MoeCut moe_down_cut(int intermediate) { return moe_cut(intermediate, kMoeDownChunksMax); }
+
+// Into how many units down's inputs are cut: by chunks where the experts of a step are few, so that
+// every warp of the GPU gets one; not at all where there are many.
+constexpr int moe_down_parts(const MoeCut& c, int rows) {
+  constexpr int kFewRows = 8;
+  return rows <= kFewRows ? c.chunks : 1;
+}
 
 // Rows of an expert that a prompt tile should hold: the mean and three deviations of a uniform
 // choice. It decides how often a trellis is decoded, never the order of a sum.

@@ -18,6 +18,7 @@ inline constexpr int kTopThreads = 1024;
 inline constexpr int kTopBins = 2048;    // of 11 bits
 inline constexpr int kTopSorted = 1024;  // indices that are sorted in shared memory
 inline constexpr int kTopNear = 3072;    // values that are kept there
+inline constexpr int kTopDirect = 4096;  // so few values are quicker looked at digit by digit
 
 static_assert(kTopBins == 2 * kTopThreads && kTopSorted <= kTopThreads);
 
@@ -194,7 +195,7 @@ __device__ inline int top_entries(const float* values, int64_t count, int k, boo
   uint32_t threshold = 0;  // values above it are taken, and `ties` of those equal to it
   int ties = 0;
   const uint32_t floor = ordered_bits(-INFINITY);
-  if (n > k && k <= kTopSorted) {
+  if (n > kTopDirect && n > k && k <= kTopSorted) {
     const uint32_t reached = top_floor(values, n, k, s);
     const int taken =
         top_near(values, n, k, finite_only ? max(reached, floor + 1) : reached, out, s);
@@ -221,16 +222,22 @@ __device__ inline int top_entries(const float* values, int64_t count, int k, boo
       s.equal[warp] = __popc(equal_lanes);
     }
     __syncthreads();
-    int above_before = 0, equal_before = 0, above_all = 0, equal_all = 0;
-#pragma unroll 4
-    for (int w = 0; w < kTopThreads / 32; ++w) {
-      if (w < warp) {
-        above_before += s.above[w];
-        equal_before += s.equal[w];
+    static_assert(kTopThreads == 32 * 32, "a lane a warp");
+    int above_sums = s.above[lane], equal_sums = s.equal[lane];  // up to each warp
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int a = __shfl_up_sync(~0u, above_sums, step),
+                e = __shfl_up_sync(~0u, equal_sums, step);
+      if (lane >= step) {
+        above_sums += a;
+        equal_sums += e;
       }
-      above_all += s.above[w];
-      equal_all += s.equal[w];
     }
+    const int above_all = __shfl_sync(~0u, above_sums, 31);
+    const int equal_all = __shfl_sync(~0u, equal_sums, 31);
+    int above_before = __shfl_sync(~0u, above_sums, max(warp - 1, 0));
+    int equal_before = __shfl_sync(~0u, equal_sums, max(warp - 1, 0));
+    if (warp == 0) above_before = equal_before = 0;
     const unsigned below = (1u << lane) - 1u;
     above_before += __popc(above_lanes & below);
     equal_before += __popc(equal_lanes & below);
