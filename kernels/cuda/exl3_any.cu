@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kAnyThreads) exl3_any_kernel(Exl3DenseJob job,
       if (job.type == ValueType::kF32)
         static_cast<float*>(job.y)[to] = v[i] * scale[i];
       else
-        static_cast<uint16_t*>(job.y)[to] = static_cast<uint16_t>(bf16_bits(v[i] * scale[i]));
+        static_cast<uint16_t*>(job.y)[to] = static_cast<uint16_t>(to_bf16(v[i] * scale[i]));
     }
   }
 }

@@ -128,7 +128,7 @@ __device__ __forceinline__ void fixed_finish(const Exl3DenseJob& job, int column
   uint16_t* to = static_cast<uint16_t*>(job.y) + at;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (n + i < job.out) to[i] = static_cast<uint16_t>(bf16_bits(v[i]));
+    if (n + i < job.out) to[i] = static_cast<uint16_t>(to_bf16(v[i]));
 }
 
 }  // namespace tensorfold::cuda

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (job.type == ValueType::kF32)
         static_cast<float*>(job.y)[to + i] = v[i] * scale[i];
       else
-        static_cast<uint16_t*>(job.y)[to + i] = static_cast<uint16_t>(bf16_bits(v[i] * scale[i]));
+        static_cast<uint16_t*>(job.y)[to + i] = static_cast<uint16_t>(to_bf16(v[i] * scale[i]));
     }
   }
 }

@@ -2,19 +2,9 @@
 #pragma once
 
 #include "kernels/cuda/exl3_step.cuh"
+#include "kernels/cuda/numbers.cuh"
 
 namespace tensorfold::cuda {
-
-__device__ __forceinline__ float bf16_low(uint32_t two) { return __uint_as_float(two << 16); }
-__device__ __forceinline__ float bf16_high(uint32_t two) {
-  return __uint_as_float(two & 0xffff0000u);
-}
-__device__ __forceinline__ uint32_t bf16_bits(float v) {  // nearest even, NaN stays NaN
-  uint16_t bits;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
-  return bits;
-}
-__device__ __forceinline__ float bf16_round(float v) { return __uint_as_float(bf16_bits(v) << 16); }
 
 // Four consecutive fp16 values as fp32.
 __device__ __forceinline__ void load_half4(const uint16_t* p, float (&v)[4]) {

@@ -108,10 +108,10 @@ __device__ void products(const float* w, WeightGroup<kWhole> next, const uint16_
       for (int g = 0; g < kGroup; ++g) {
         if (!kWhole && f + 32 * g >= fours) break;
         const uint2 v = *reinterpret_cast<const uint2*>(x + r * part + (f + 32 * g) * 4);
-        chain = fmaf(now.v[g].x, half_low(v.x), chain);
-        chain = fmaf(now.v[g].y, half_high(v.x), chain);
-        chain = fmaf(now.v[g].z, half_low(v.y), chain);
-        chain = fmaf(now.v[g].w, half_high(v.y), chain);
+        chain = fmaf(now.v[g].x, bf16_low(v.x), chain);
+        chain = fmaf(now.v[g].y, bf16_high(v.x), chain);
+        chain = fmaf(now.v[g].z, bf16_low(v.y), chain);
+        chain = fmaf(now.v[g].w, bf16_high(v.y), chain);
       }
       acc[r].add(chain);
     }
@@ -168,7 +168,7 @@ __device__ void store_row(const HcStepParams& p, int64_t r, int rank, const uint
     const int channel = first + share + i;
     const float2 w = *reinterpret_cast<const float2*>(p.norm_weight + channel);
     *reinterpret_cast<uint32_t*>(p.normed + r * p.hidden + channel) =
-        pack_bf16(w.x * (half_low(two) * inverse), w.y * (half_high(two) * inverse));
+        pack_bf16(w.x * (bf16_low(two) * inverse), w.y * (bf16_high(two) * inverse));
     if (p.collapsed != nullptr)
       *reinterpret_cast<uint32_t*>(p.collapsed + r * p.hidden + channel) = two;
   }
@@ -177,8 +177,9 @@ __device__ void store_row(const HcStepParams& p, int64_t r, int rank, const uint
 // A value to place `place` of rank `to`'s shared memory; shared: where this rank's begins.
 __device__ __forceinline__ void send(uint32_t shared, int place, int to, const Layout& at,
                                      float v) {
-  remote_store(remote_place(shared + place, to), __float_as_uint(v),
-               remote_place(shared + at.arrived, to));
+  const uint32_t there = remote_place(shared, to);
+  remote_store(there + static_cast<uint32_t>(place), __float_as_uint(v),
+               there + static_cast<uint32_t>(at.arrived));
 }
 // What rank `rank` is sent, in bytes.
 __device__ __forceinline__ uint32_t sent_bytes(const Layout& at, int rank, int rows) {
@@ -267,15 +268,6 @@ void launch(const HcStepParams& p, int cluster_rows, CudaStream& s) {
                       static_cast<const float*>(p.fn->data), cluster_rows);
 }
 
-// Of one or two rows the loop over the weights is what takes the time.
-template <int kRows>
-void launch_few(const HcStepParams& p, CudaStream& s) {
-  if (p.hidden / 2 % (4 * 32 * kGroup) == 0)
-    launch<kRows, true>(p, kRows, s);
-  else
-    launch<kRows, false>(p, kRows, s);
-}
-
 }  // namespace
 
 bool hc_fuses(const HcStepParams& p) {
@@ -287,10 +279,13 @@ bool hc_fuses(const HcStepParams& p) {
 void hc_fused(const HcStepParams& p, CudaStream& s) {
   int rows = std::clamp(blocks_of(p.rows, kClustersWanted), 1, kRowsMax);
   while (Layout(p.hidden, rows).bytes > kSharedBlockBytes) --rows;
-  if (rows == 1)
-    launch_few<1>(p, s);
+  const bool whole = p.hidden / 2 % (4 * 32 * kGroup) == 0;
+  if (rows == 1 && whole)
+    launch<1, true>(p, rows, s);
+  else if (rows == 1)
+    launch<1, false>(p, rows, s);
   else if (rows == 2)
-    launch_few<2>(p, s);
+    launch<2, false>(p, rows, s);
   else
     launch<kRowsMax, false>(p, rows, s);
   s.launched("hc_fused", p.rows, p.hidden, p.hc);

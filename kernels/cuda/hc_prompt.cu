@@ -72,8 +72,8 @@ __global__ void __launch_bounds__(kThreads) hc_prompt_kernel(HcStepParams p, flo
   for (int i = threadIdx.x * 4; i < h; i += kThreads * 4) {
     const uint2 four = *reinterpret_cast<const uint2*>(collapsed + i);
     const float4 w = *reinterpret_cast<const float4*>(p.norm_weight + i);
-    const float v[4] = {w.x * (half_low(four.x) * scale), w.y * (half_high(four.x) * scale),
-                        w.z * (half_low(four.y) * scale), w.w * (half_high(four.y) * scale)};
+    const float v[4] = {w.x * (bf16_low(four.x) * scale), w.y * (bf16_high(four.x) * scale),
+                        w.z * (bf16_low(four.y) * scale), w.w * (bf16_high(four.y) * scale)};
     *reinterpret_cast<uint2*>(p.normed + r * h + i) = packed(v);
   }
 }

@@ -10,11 +10,6 @@ namespace tensorfold::cuda {
 inline constexpr int kWideStreams = 4;
 inline constexpr int kWideOuts = (2 + kWideStreams) * kWideStreams;
 
-__device__ __forceinline__ float half_low(uint32_t two) { return __uint_as_float(two << 16); }
-__device__ __forceinline__ float half_high(uint32_t two) {
-  return __uint_as_float(two & 0xffff0000u);
-}
-
 // A row's coefficients as a thread holds them.
 struct MixScales {
   float post[kWideStreams], comb[kWideStreams * kWideStreams], pre[kWideStreams];
@@ -51,10 +46,10 @@ __device__ __forceinline__ Mixed mixed_channels(const Channels& c, const MixScal
   Mixed m;
 #pragma unroll
   for (int j = 0; j < kWideStreams; ++j) {
-    m.v[j][0] = half_low(c.x[j].x);
-    m.v[j][1] = half_high(c.x[j].x);
-    m.v[j][2] = half_low(c.x[j].y);
-    m.v[j][3] = half_high(c.x[j].y);
+    m.v[j][0] = bf16_low(c.x[j].x);
+    m.v[j][1] = bf16_high(c.x[j].x);
+    m.v[j][2] = bf16_low(c.x[j].y);
+    m.v[j][3] = bf16_high(c.x[j].y);
   }
   if (!mixes) return m;
   const float y[4] = {round_bf16(c.y.x), round_bf16(c.y.y), round_bf16(c.y.z), round_bf16(c.y.w)};

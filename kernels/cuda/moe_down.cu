@@ -55,7 +55,7 @@ __device__ void finish(const MoeDecodeArgs& a, const Exl3Parts& w, int pair, int
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     v[i] *= kMul1Slope * scale[i];
-    if (a.p.round_outputs) v[i] = bf16_round(v[i]);
+    if (a.p.round_outputs) v[i] = round_bf16(v[i]);
   }
   __stcg(reinterpret_cast<float4*>(a.at<float>(a.l.ye) + int64_t{pair} * h + at),
          make_float4(v[0], v[1], v[2], v[3]));

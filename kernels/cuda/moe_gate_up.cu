@@ -23,13 +23,13 @@ __device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair,
   const float limit = a.p.swiglu_limit;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float gv = bf16_round(g[i] * (kMul1Slope * gs[i]));
-    float uv = bf16_round(u[i] * (kMul1Slope * us[i]));
+    float gv = round_bf16(g[i] * (kMul1Slope * gs[i]));
+    float uv = round_bf16(u[i] * (kMul1Slope * us[i]));
     gv = gv > limit ? limit : gv;
     uv = uv > limit ? limit : uv;
     uv = uv < -limit ? -limit : uv;
     const float silu = gv / (1.0f + expf(-gv));
-    z[i] = n + i < a.p.intermediate ? bf16_round(silu * uv * weight) * ds[i] : 0.0f;
+    z[i] = n + i < a.p.intermediate ? round_bf16(silu * uv * weight) * ds[i] : 0.0f;
   }
   hadamard_block(z, lane);
   const QuantBlock q = quantise_block(z);

@@ -36,13 +36,13 @@ __device__ void swiglu(const MoeDecodeArgs& a, const MoeExpertExl3& e, int pair,
   hadamard_block(u, lane);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float gv = bf16_round(g[i] * gs[i]);
-    float uv = bf16_round(u[i] * us[i]);
+    float gv = round_bf16(g[i] * gs[i]);
+    float uv = round_bf16(u[i] * us[i]);
     gv = gv > limit ? limit : gv;
     uv = uv > limit ? limit : uv;
     uv = uv < -limit ? -limit : uv;
     const float silu = gv / (1.0f + expf(-gv));
-    z[i] = n + i < a.p.intermediate ? bf16_round(silu * uv * weight) * ds[i] : 0.0f;
+    z[i] = n + i < a.p.intermediate ? round_bf16(silu * uv * weight) * ds[i] : 0.0f;
   }
   hadamard_block(z, lane);
   store_prefill_block(z, a.at<uint16_t>(a.l.zq) + int64_t{pair} * a.padded_inter() + column * 128,
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kDownThreads, 2)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         v[i] *= scale[i];
-        if (a.p.round_outputs) v[i] = bf16_round(v[i]);
+        if (a.p.round_outputs) v[i] = round_bf16(v[i]);
       }
       *reinterpret_cast<float4*>(a.at<float>(a.l.ye) + int64_t{pairs[r]} * h + at) =
           make_float4(v[0], v[1], v[2], v[3]);

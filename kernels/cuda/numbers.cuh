@@ -1,5 +1,5 @@
-// Number formats on the GPU, bit for bit those of kernels/formats.h: integer arithmetic on bits and
-// exact fp32 operations only.
+// Number formats on the GPU, bit for bit those of kernels/formats.h (a NaN in bf16 has one pattern
+// here): the GPU's conversion to bf16, else integer arithmetic on bits and exact fp32 operations.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@ namespace tensorfold::cuda {
 __device__ inline float bf16_value(uint16_t v) { return __uint_as_float(uint32_t{v} << 16); }
 __device__ inline float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
-__device__ inline uint16_t to_bf16(float v) {
-  const uint32_t u = __float_as_uint(v);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);  // NaN
-  return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-}
-__device__ inline float round_bf16(float v) { return bf16_value(to_bf16(v)); }
 __device__ inline uint32_t pack_bf16(float low, float high) {
-  return uint32_t{to_bf16(low)} | (uint32_t{to_bf16(high)} << 16);
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
 }
+__device__ inline uint16_t to_bf16(float v) {
+  return static_cast<uint16_t>(pack_bf16(v, 0.0f) & 0xffffu);
+}
+__device__ inline float round_bf16(float v) { return bf16_low(pack_bf16(v, 0.0f)); }
 
 // ---------------------------------------------------------------- e4m3
 __device__ inline uint8_t to_e4m3(float v) {

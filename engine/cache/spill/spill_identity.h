@@ -14,7 +14,7 @@ namespace tensorfold {
 // engine/numeric_revision fails when the bits moved and this did not. The GPU's: nothing but a GPU
 // can tell, so whoever changes a sum there bumps it.
 inline constexpr uint32_t kNumericRevision = 1;
-inline constexpr uint32_t kNumericRevisionCuda = 1;
+inline constexpr uint32_t kNumericRevisionCuda = 2;
 // By the device's name (Device::name).
 constexpr uint32_t numeric_revision_of(std::string_view device) {
   return device.starts_with("cuda") ? kNumericRevisionCuda : kNumericRevision;

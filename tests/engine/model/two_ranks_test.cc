@@ -1,7 +1,10 @@
 // Two ranks as two threads: both hold the same bits, any chunking gives the same bits, and one rank
-// gives nearly the same. Experts cut along their channels and experts dealt by id.
+// gives nearly the same. Experts cut along their channels and experts dealt by id. On a GPU
+// (TENSORFOLD_TEST_DEVICE) both ranks are on one, each with its own stream; TENSORFOLD_TEST_MODEL:
+// a further model, its EXL3 weights as stored where the device reads them so.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -33,6 +36,7 @@ void run_rank(const std::string& folder, Collective& collective, int chunk, Valu
   options.context = 512;
   options.rows_max = 128;
   options.threads = 1;
+  options.device = test_device();
   Result<std::unique_ptr<Model>> model = Model::load(options, collective);
   out.status = model.status();
   if (!model.ok()) return;
@@ -118,6 +122,12 @@ BOOST_AUTO_TEST_CASE(experts_cut_along_their_channels) {
   // Random layers are strong and 2 of 6 experts turn over at ties: a wide bound, yet far from what
   // a missing or doubled partial sum would give (above 1).
   check(folder.path(), 0.3);
+}
+
+BOOST_AUTO_TEST_CASE(a_named_model) {
+  const char* folder = std::getenv("TENSORFOLD_TEST_MODEL");
+  if (folder == nullptr) folder = TF_TINY_MODEL;
+  check(folder, 0.3);
 }
 
 }  // namespace tensorfold::test
