@@ -8,6 +8,7 @@
 #pragma once
 
 #include "kernels/cuda/exl3_few_part.cuh"
+#include "kernels/cuda/shared_limit.h"
 
 namespace tensorfold::cuda {
 
@@ -337,11 +338,8 @@ inline int few_grid_columns(const FewArgs& args, const Exl3Gpu& gpu) {
 template <typename Kernel>
 cudaError_t few_launch(Kernel* kernel, const FewArgs& args, int columns, int rows_of_block,
                        cudaStream_t stream) {
-  cudaError_t e =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, args.layout.bytes);
-  if (e == cudaSuccess)
-    e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared);
+  const cudaError_t e =
+      allow_shared_bytes(reinterpret_cast<const void*>(kernel), args.layout.bytes, true);
   if (e != cudaSuccess) return e;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(columns * args.plan.cluster),

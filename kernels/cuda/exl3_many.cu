@@ -10,6 +10,7 @@
 #include "kernels/cuda/exl3_many.h"
 
 #include "kernels/cuda/exl3_fixed.cuh"
+#include "kernels/cuda/shared_limit.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define TF_MANY_WGMMA 1
@@ -253,6 +254,7 @@ __device__ __forceinline__ void many_run(const ManyPart& p, const ManyRing& ring
                                     lane * 16 + (mine & 3) * 4);
   }
   sums += (lane & 3) * kExl3SumStride + 16 * warp + (lane >> 2);
+  const uint32_t lanes = whole_warp();
   ManySums acc;
   ManyOperand x[2];
   int s = 0, refill = 0;  // stages: of this block, of the last
@@ -292,7 +294,7 @@ __device__ __forceinline__ void many_run(const ManyPart& p, const ManyRing& ring
     acc.template wait<0>(x[0]);
     acc.template wait<0>(x[1]);
     acc.drain(stage + loader.ratios_place + 8 * (lane & 3), sums);
-    __syncwarp();
+    __syncwarp(lanes);
     if (lane == 0) barrier_arrive(ring.empty(s));
     if (++s == ring.stages) {
       s = 0;
@@ -422,11 +424,8 @@ cudaError_t exl3_many(Exl3ManyArgs& args, int bits, const Exl3Gpu& gpu, int clus
   config.blockDim = dim3(kRotateWarps * 32);
   cudaError_t e = cudaLaunchKernelEx(&config, exl3_many_rotate_kernel, args);
   if (e == cudaSuccess)
-    e = cudaFuncSetAttribute(exl3_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             args.layout.bytes);
-  if (e == cudaSuccess)
-    e = cudaFuncSetAttribute(exl3_many_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared);
+    e = allow_shared_bytes(reinterpret_cast<const void*>(&exl3_many_kernel), args.layout.bytes,
+                           true);
   if (e != cudaSuccess) return e;
   config.numAttrs = args.plan.cluster == 1 ? 1 : 2;
   config.gridDim = dim3(static_cast<unsigned>(args.columns * args.plan.cluster),

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/exl3_prefill.cuh"
 #include "kernels/cuda/prefill_rotate.h"
+#include "kernels/cuda/shared_limit.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -54,8 +55,8 @@ template <int kTN, int kStages>
 cudaError_t product(const Exl3DenseJob& job, int rows, const uint16_t* x, cudaStream_t stream) {
   const int bytes = kStages * PrefillStage<kTN>::kBytes;
   static_assert(kStages * PrefillStage<kTN>::kBytes >= kTN * kPrefillSumStride * 4);
-  const cudaError_t error = cudaFuncSetAttribute(
-      exl3_prefill_kernel<kTN, kStages>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const cudaError_t error =
+      allow_shared_bytes(reinterpret_cast<const void*>(&exl3_prefill_kernel<kTN, kStages>), bytes);
   if (error != cudaSuccess) return error;
   const dim3 grid(static_cast<unsigned>(job.weight.padded_out / 128),
                   static_cast<unsigned>((rows + kTN - 1) / kTN));

@@ -10,6 +10,7 @@
 #include "kernels/cuda/exl3_prefill.h"
 #include "kernels/cuda/moe_decode_device.cuh"
 #include "kernels/cuda/prefill_rotate.h"
+#include "kernels/cuda/shared_limit.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -200,16 +201,16 @@ cudaError_t run(MoeDecodeArgs& a, int sms, cudaStream_t stream, const char** whe
   cudaError_t error = launch_moe_prefill_prepare(a, sms, stream);
   if (error != cudaSuccess) return error;
   at("moe_prefill: gate and up");
-  error = cudaFuncSetAttribute(prefill_gate_up_kernel<TN, kStages>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  error = allow_shared_bytes(reinterpret_cast<const void*>(&prefill_gate_up_kernel<TN, kStages>),
+                             bytes);
   if (error != cudaSuccess) return error;
   prefill_gate_up_kernel<TN, kStages>
       <<<static_cast<unsigned>(sms), kGateThreads, static_cast<size_t>(bytes), stream>>>(a);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   at("moe_prefill: down");
-  error = cudaFuncSetAttribute(prefill_down_kernel<TN, kStages>,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, down_bytes);
+  error = allow_shared_bytes(reinterpret_cast<const void*>(&prefill_down_kernel<TN, kStages>),
+                             down_bytes);
   if (error != cudaSuccess) return error;
   prefill_down_kernel<TN, kStages>
       <<<static_cast<unsigned>(2 * sms), kDownThreads, static_cast<size_t>(down_bytes), stream>>>(

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/shared_limit.h"
+
 namespace tensorfold::cuda {
 
 CudaStream::~CudaStream() {
@@ -70,19 +72,7 @@ void CudaStream::check(cudaError_t code, const char* call) {
 }
 
 void CudaStream::allow_shared(const void* kernel, int bytes) {
-  constexpr int kWithoutAsking = 48 * 1024;
-  if (bytes <= kWithoutAsking) return;
-  for (auto& [known, allowed] : shared_) {
-    if (known != kernel) continue;
-    if (bytes <= allowed) return;
-    allowed = bytes;
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-          "cudaFuncSetAttribute");
-    return;
-  }
-  shared_.emplace_back(kernel, bytes);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "cudaFuncSetAttribute");
+  check(allow_shared_bytes(kernel, bytes), "cudaFuncSetAttribute");
 }
 
 std::byte* CudaStream::piece() {

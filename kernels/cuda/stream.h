@@ -9,8 +9,6 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "kernels/op.h"
 
@@ -76,7 +74,6 @@ class CudaStream final : public Stream {
   std::string error_;
   bool capturing_ = false;
   std::string capture_error_;
-  std::vector<std::pair<const void*, int>> shared_;  // kernels and what they were allowed
   // Uploads go through two halves of pinned memory, each free again when its event has passed.
   std::byte* pinned_ = nullptr;
   cudaEvent_t copied_[2] = {};
