@@ -81,7 +81,8 @@ Status TermBuilder::applicators(const Json& s, Terms& terms) {
   for (const char* name : {"$dynamicRef", "$recursiveRef"}) {
     const Json* ref = s.find(name);
     if (ref == nullptr || !ref->is_string()) continue;
-    const auto target = doc_.dynamic_target(s, ref->as_string());
+    const auto target = name[1] == 'd' ? doc_.dynamic_target(s, ref->as_string())
+                                       : doc_.recursive_target(s, ref->as_string());
     if (!target.ok()) return doc_.error(s, name, target.status().message());
     TF_RETURN_IF_ERROR(cross_in(s, name, terms, {*target, false}));
   }

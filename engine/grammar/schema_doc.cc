@@ -130,6 +130,11 @@ int since(const std::string& key) {
   return key == "prefixItems" ? 9 : 0;
 }
 
+bool is_recursive(const Json& schema) {
+  const Json* anchor = schema.find("$recursiveAnchor");
+  return anchor != nullptr && anchor->is_bool() && anchor->as_bool();
+}
+
 }  // namespace
 
 const Json& SchemaDoc::always() {
@@ -195,6 +200,7 @@ uint32_t SchemaDoc::name(const Json& value, uint32_t base) {
     anchors_.emplace(bases_[here] + "#" + anchor->as_string(), &value);
     if (name[1] == 'd') ++dynamic_[anchor->as_string()];
   }
+  if (is_recursive(value)) ++recursive_;
   return here;
 }
 
@@ -296,6 +302,15 @@ Result<const Json*> SchemaDoc::dynamic_target(const Json& from, const std::strin
     return invalid_argument("\"" + ref + "\" has several targets, chosen by the way it is reached");
   }
   return resolve(from, ref);
+}
+
+// Every way begins at the document's root: with an anchor there it is the outermost.
+Result<const Json*> SchemaDoc::recursive_target(const Json& from, const std::string& ref) const {
+  TF_ASSIGN_OR_RETURN(const Json* const named, resolve(from, ref));
+  if (!is_recursive(*named)) return named;
+  if (is_recursive(root_)) return &root_;
+  if (recursive_ == 1) return named;
+  return invalid_argument("\"" + ref + "\" has several targets, chosen by the way it is reached");
 }
 
 std::string SchemaDoc::pointer(const Json& schema) const {

@@ -41,6 +41,9 @@ class SchemaDoc {
   static const Json& always();
   static const Json& never();
   Result<const Json*> dynamic_target(const Json& from, const std::string& ref) const;
+  // "$recursiveRef": the resource that `ref` names, or the outermost one on the way to it, if both
+  // say "$recursiveAnchor".
+  Result<const Json*> recursive_target(const Json& from, const std::string& ref) const;
 
  private:
   void strip(Json& value, bool schema);
@@ -63,6 +66,7 @@ class SchemaDoc {
   std::map<std::string, const Json*> resources_;                          // absolute URI -> schema
   std::map<std::string, const Json*> anchors_;                            // URI#name -> schema
   std::map<std::string, int> dynamic_;  // how many $dynamicAnchor have a name
+  int recursive_ = 0;                   // how many $recursiveAnchor are true
   mutable std::map<std::string, DfaPtr> patterns_;
   mutable std::map<std::string, CharDfaPtr> names_;
 };

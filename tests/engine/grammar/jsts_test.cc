@@ -1,6 +1,7 @@
-// The JSON-Schema-Test-Suite (draft 2020-12): what the engine accepts must be valid; what it
-// refuses must be invalid; a schema that cannot be enforced must say so. Formats are enforced here,
-// so an instance that only the format speaks against counts as invalid: format.json is left out.
+// The JSON-Schema-Test-Suite (2020-12 and older drafts): what the engine accepts must be valid;
+// what it refuses must be invalid; a schema that cannot be enforced must say so. Formats are
+// enforced here, so an instance that only the format speaks against counts as invalid: format.json
+// is left out.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
@@ -25,10 +26,15 @@ bool other_spelling(const std::string& text) {
   return text.find(".0") != std::string::npos || text.find('e') != std::string::npos;
 }
 
-void run_group(const Json& group, const std::string& file, Counts& counts) {
+// dialect: the "$schema" of schemas that name none, or empty.
+void run_group(const Json& group, const std::string& file, const std::string& dialect,
+               Counts& counts) {
   ConstraintSpec spec;
   spec.kind = ConstraintKind::kJsonSchema;
-  spec.text = dump_json_compact(*group.find("schema"));
+  Json schema = *group.find("schema");
+  if (!dialect.empty() && schema.is_object() && schema.find("$schema") == nullptr)
+    schema.set("$schema", Json::string(dialect));
+  spec.text = dump_json_compact(schema);
   spec.whitespace = Whitespace::kAny;
   spec.ordered = spec.closed = false;
   const auto compiled = compile_program(spec, -1);
@@ -57,7 +63,7 @@ void run_group(const Json& group, const std::string& file, Counts& counts) {
   }
 }
 
-Counts run_folder(const std::string& folder) {
+Counts run_folder(const std::string& folder, const std::string& dialect = "") {
   Counts counts;
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -70,7 +76,8 @@ Counts run_folder(const std::string& folder) {
     const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     const auto json = parse_json(text, JsonDialect::kPython);
     if (!json.ok()) continue;  // files that hold lone surrogates on purpose
-    for (const Json& group : json->as_array()) run_group(group, path.filename().string(), counts);
+    for (const Json& group : json->as_array())
+      run_group(group, path.filename().string(), dialect, counts);
   }
   BOOST_TEST_MESSAGE(folder << ": right " << counts.right << ", unsupported " << counts.unsupported
                             << ", wrongly accepted " << counts.accepted.size()
@@ -81,7 +88,8 @@ Counts run_folder(const std::string& folder) {
   return counts;
 }
 
-const std::string kFolder = TF_TEST_DATA "/schemas/jsts/tests/draft2020-12";
+const std::string kSuite = TF_TEST_DATA "/schemas/jsts/tests/";
+const std::string kFolder = kSuite + "draft2020-12";
 
 BOOST_AUTO_TEST_CASE(required) {
   const Counts counts = run_folder(kFolder);
@@ -89,6 +97,23 @@ BOOST_AUTO_TEST_CASE(required) {
   BOOST_TEST(counts.rejected.size() == 0U);
   BOOST_TEST(counts.spelling <= 12);
   BOOST_TEST(counts.right >= 1000);
+}
+
+BOOST_AUTO_TEST_CASE(older_drafts) {
+  struct Draft {
+    const char *folder, *dialect;
+    int right;
+  };
+  for (const Draft& draft :
+       {Draft{"draft4", "http://json-schema.org/draft-04/schema#", 500},
+        Draft{"draft7", "http://json-schema.org/draft-07/schema#", 690},
+        Draft{"draft2019-09", "https://json-schema.org/draft/2019-09/schema", 220}}) {
+    const Counts counts = run_folder(kSuite + draft.folder, draft.dialect);
+    BOOST_TEST(counts.accepted.size() == 0U);
+    BOOST_TEST(counts.rejected.size() == 0U);
+    BOOST_TEST(counts.spelling <= 12);
+    BOOST_TEST(counts.right >= draft.right);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(formats) {
