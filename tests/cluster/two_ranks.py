@@ -29,16 +29,41 @@ def expect(rank: Rank, seed: int, known: dict, count: int = MANY):
         check(before == reply.sha, f"{body}: {reply.sha}, before {before}")
 
 
-def single(world: World) -> tuple[dict, tuple[str, int]]:
+def scored(rank: Rank) -> tuple[list, list]:
+    """What the model says of a prompt's own tokens: each one's logarithm, and the likeliest two there."""
+    body = {"prompt": "Count from 1 to 9: 1 2 3 4 5 6 7 8 9. " * 6, "max_tokens": 1, "temperature": 0,
+            "echo": True, "logprobs": 2}
+    status, _, data = rank.request("POST", "/v1/completions", body)
+    check(status == 200, f"{status}: {data[:200]!r}")
+    said = json.loads(data)["choices"][0]["logprobs"]
+    check(said["token_logprobs"][0] is None and len(said["tokens"]) > 90, f"{said['tokens'][:9]}")
+    return said["tokens"], said["token_logprobs"][1:]
+
+
+def same_scores(one: tuple[list, list], two: tuple[list, list]):
+    """Sums of two ranks are added in another order: nearly the same numbers, of the same tokens."""
+    def apart(a: list, b: list) -> float:
+        return sum(abs(x - y) for x, y in zip(a, b)) / len(a)
+
+    check(one[0] == two[0], f"{one[0][:9]}... and {two[0][:9]}...")
+    check(len(one[1]) == len(two[1]), f"{len(one[1])} and {len(two[1])} scores")
+    mean, shifted = apart(one[1], two[1]), apart(one[1][1:], two[1])
+    check(mean < 0.2, f"scores of a prompt are {mean} apart")
+    check(shifted > 2, f"the scores of a token and the next are as near as {shifted}: nothing is shown")
+    print(f"scored prompt: {len(one[1])} tokens, {mean:.2g} apart, by one place {shifted:.2g}")
+
+
+def single(world: World) -> tuple[dict, tuple[str, int], tuple[list, list]]:
     rank = Rank(world, None, "single").start()
     rank.wait_state("ready")
     check("cluster" not in rank.status(), "one rank tells of a cluster")
     shas: dict = {}
     expect(rank, 1, shas)
+    scores = scored(rank)
     found = after_restart(rank, [])
     check(found[1] >= 256, f"one rank found {found[1]} positions on its disk")
     check(rank.stop() == 0, "the single rank did not end well")
-    return shas, found
+    return shas, found, scores
 
 
 def forming(world: World, head: Rank, worker: Rank):
@@ -311,7 +336,7 @@ def stops(world: World):
 
 def main(world: World):
     world.divisor = world.options.divisor
-    one, found = single(world)
+    one, found, scores = single(world)
     strangers(world)
     stops(world)
     head, worker = pair(world, world.divisor)
@@ -322,6 +347,7 @@ def main(world: World):
     same = sum(one[k] == two[k] for k in greedy)
     check(same == len(greedy), f"{same} of {len(greedy)} greedy replies are those of one rank")
     expect(head, 1, two)
+    same_scores(scores, scored(head))
     told(world, head)
     faults(world, head, worker, two)
     expect(head, 1, two)
