@@ -28,7 +28,7 @@ int least_rows(int padded) {
 }
 
 int64_t positions_bucket(int64_t end, int64_t context) {
-  int64_t bucket = kGraphBucketPositions;
+  int64_t bucket = end <= kGraphShortPositions ? kGraphShortPositions : kGraphBucketPositions;
   while (bucket < end) bucket *= 2;
   return std::min(bucket, context);
 }

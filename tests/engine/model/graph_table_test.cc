@@ -57,17 +57,21 @@ BOOST_AUTO_TEST_CASE(rows_are_padded_up) {
 }
 
 BOOST_AUTO_TEST_CASE(buckets_double_up_to_the_context) {
-  BOOST_CHECK_EQUAL(positions_bucket(1, 1 << 20), 2048);
+  BOOST_CHECK_EQUAL(positions_bucket(1, 1 << 20), 512);
+  BOOST_CHECK_EQUAL(positions_bucket(512, 1 << 20), 512);
+  BOOST_CHECK_EQUAL(positions_bucket(513, 1 << 20), 2048);
   BOOST_CHECK_EQUAL(positions_bucket(2048, 1 << 20), 2048);
   BOOST_CHECK_EQUAL(positions_bucket(2049, 1 << 20), 4096);
   BOOST_CHECK_EQUAL(positions_bucket((1 << 19) + 1, 1 << 20), 1 << 20);
-  BOOST_CHECK_EQUAL(positions_bucket(100, 768), 768);
+  BOOST_CHECK_EQUAL(positions_bucket(100, 768), 512);
+  BOOST_CHECK_EQUAL(positions_bucket(600, 768), 768);
+  BOOST_CHECK_EQUAL(positions_bucket(100, 300), 300);
   BOOST_CHECK_EQUAL(positions_bucket(2100, 3000), 3000);
 }
 
 BOOST_AUTO_TEST_CASE(what_makes_a_step_impossible_to_record) {
   BOOST_REQUIRE(graph_key(step_of(9), 640, 4096).has_value());
-  BOOST_CHECK((*graph_key(step_of(9), 640, 4096) == GraphKey{12, 2048}));
+  BOOST_CHECK((*graph_key(step_of(9), 640, 4096) == GraphKey{12, 512}));
   GraphStep s = step_of(9);
   s.prompt_rows = 1;
   BOOST_CHECK(!graph_key(s, 640, 4096));
