@@ -18,7 +18,7 @@ namespace tensorfold {
 
 inline constexpr int kGraphsMax = 96;  // recorded steps
 inline constexpr int64_t kGraphBytesMax = int64_t{64} << 20;
-inline constexpr int64_t kGraphShortPositions = 512;    // the smallest bucket: all entries are chosen
+inline constexpr int64_t kGraphShortPositions = 512;  // the smallest bucket: all entries are chosen
 inline constexpr int64_t kGraphBucketPositions = 2048;  // the next, then twice as many
 inline constexpr int kGraphKeysMax = 512;               // keys that are remembered
 inline constexpr int kGraphSightings = 2;               // the one that is recorded
@@ -43,7 +43,8 @@ struct GraphStep {
 int padded_rows(int rows);
 // The least row count that is padded to `padded`.
 int least_rows(int padded);
-// kGraphShortPositions, or the least kGraphBucketPositions * 2^k that holds `end`; at most `context`.
+// kGraphShortPositions, or the least kGraphBucketPositions * 2^k that holds `end`; at most
+// `context`.
 int64_t positions_bucket(int64_t end, int64_t context);
 // Nothing: the step is queued launch by launch. rows_max: of the model's buffers.
 std::optional<GraphKey> graph_key(const GraphStep& step, int rows_max, int64_t context);
