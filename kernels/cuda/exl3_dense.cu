@@ -8,6 +8,7 @@
 #include "kernels/cuda/exl3_few.cuh"
 #include "kernels/cuda/exl3_few_group.h"
 #include "kernels/cuda/exl3_many.h"
+#include "kernels/cuda/gpu_attribute.h"
 
 namespace tensorfold::cuda {
 namespace {
@@ -81,7 +82,7 @@ cudaError_t gpu_of(Exl3Gpu* gpu) {
   int device = 0;
   cudaError_t e = cudaGetDevice(&device);
   const auto read = [&](int* to, cudaDeviceAttr what) {
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(to, what, device);
+    if (e == cudaSuccess) e = gpu_attribute(to, what, device);
   };
   read(&gpu->multiprocessors, cudaDevAttrMultiProcessorCount);
   read(&gpu->block_bytes_max, cudaDevAttrMaxSharedMemoryPerBlockOptin);

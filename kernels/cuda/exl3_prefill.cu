@@ -2,6 +2,7 @@
 #include "kernels/cuda/exl3_prefill.h"
 
 #include "kernels/cuda/exl3_prefill.cuh"
+#include "kernels/cuda/gpu_attribute.h"
 #include "kernels/cuda/prefill_rotate.h"
 #include "kernels/cuda/shared_limit.h"
 
@@ -85,7 +86,7 @@ cudaError_t exl3_prefill(const Exl3DenseJob& job, int rows, void* workspace,
   int device = 0, shared = 0;
   error = cudaGetDevice(&device);
   if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    error = gpu_attribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
   return shared >= 220 * 1024 ? product<256, 5>(job, rows, x, stream)
                               : product<64, 6>(job, rows, x, stream);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/exl3_rotate.cuh"
+#include "kernels/cuda/gpu_attribute.h"
 #include "kernels/cuda/moe_decode.h"
 #include "kernels/cuda/moe_plan.h"
 
@@ -65,10 +66,9 @@ cudaError_t launch_next(Kernel kernel, unsigned blocks, unsigned threads, const 
 inline cudaError_t moe_grid(unsigned* blocks) {
   int device = 0, sms = 0, major = 0;
   cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = gpu_attribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    error = gpu_attribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   *blocks = static_cast<unsigned>(moe_blocks_per_multiprocessor(major) * sms);
   return error;
 }

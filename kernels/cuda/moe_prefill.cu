@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/exl3_prefill.cuh"
 #include "kernels/cuda/exl3_prefill.h"
+#include "kernels/cuda/gpu_attribute.h"
 #include "kernels/cuda/moe_decode_device.cuh"
 #include "kernels/cuda/prefill_rotate.h"
 #include "kernels/cuda/shared_limit.h"
@@ -242,10 +243,9 @@ cudaError_t moe_prefill(const MoeDecodeParams& p, cudaStream_t stream, const cha
   a.down = moe_down_cut(p.intermediate);
   int device = 0, sms = 0, shared = 0;
   cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = gpu_attribute(&sms, cudaDevAttrMultiProcessorCount, device);
   if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    error = gpu_attribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
   // The tile's rows only decide how often a trellis is decoded: every output is one chain. Most
   // experts should fit one tile: mean + 3 deviations of a uniform choice.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/gpu_attribute.h"
 #include "kernels/cuda/shared_limit.h"
 
 namespace tensorfold::cuda {
@@ -26,7 +27,7 @@ bool CudaStream::create() {
   warms_ = warm != nullptr && std::strcmp(warm, "on") == 0;
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&shared_bytes_max_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+  check(gpu_attribute(&shared_bytes_max_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
         "cudaDeviceGetAttribute");
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   check(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), 2 * kPinnedBytes, cudaHostAllocDefault),
