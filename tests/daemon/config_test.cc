@@ -99,6 +99,24 @@ BOOST_AUTO_TEST_CASE(errors_name_file_line_and_column) {
   BOOST_TEST(error_of("[http]\nlisten = \"a\"\nlisten = \"b\"\n").rfind("f.toml:3:", 0) == 0);
 }
 
+// What a file holds is not sent to the terminal or the journal whole, nor as it is.
+BOOST_AUTO_TEST_CASE(complaints_are_short_and_printable) {
+  const std::string text = std::string(5000, 'a') + "\u00e4";
+  for (const std::string& file : std::vector<std::string>{
+           "[engine]\ndevice = \"" + text + "\"\n", "[http]\n" + text.substr(0, 5000) + " = 1\n",
+           "[engine]\ndevice = \"\\u001b[2J\\u0007\"\n"}) {
+    const auto parsed = parse_config(file, "t.toml");
+    BOOST_REQUIRE(!parsed.ok());
+    const std::string& message = parsed.status().message();
+    BOOST_TEST(message.rfind("t.toml:2:", 0) == 0U, message);
+    BOOST_TEST(message.size() < 300U);
+    BOOST_TEST(message.find_first_of("\x1b\x07") == std::string::npos);
+  }
+  Config config;
+  config.http_listen = text;
+  BOOST_TEST(check_config(config).message().size() < 400U);
+}
+
 BOOST_AUTO_TEST_CASE(a_pipe_is_no_settings_file) {
   const TempFolder folder;
   const std::string pipe = folder.path("pipe");
