@@ -276,6 +276,7 @@ class Loader {
     all.push_back(m.shared);
     if (keep == Keep::kWiden) return table(p + "ffn.experts", all, m.experts_on_device);
     std::vector<Exl3Expert> parts;
+    parts.reserve(all.size());
     for (const ExpertWeights& e : all) parts.push_back({e.w1.exl3, e.w3.exl3, e.w2.exl3});
     return table(p + "ffn.experts", parts, m.exl3_on_device);
   }
