@@ -84,7 +84,8 @@ constexpr Option kModelFetchOptions[] = {
     {"--parallel", "N", "files at a time, 1 to 16 (4)"},
     {"--token-file", "FILE", "an access token, in a file that only its owner may read"},
     {"--ca-file", "FILE", "certificates of authorities, instead of the system's"},
-    {"--stall", "SECONDS", "a connection that brings nothing for so long is made anew (30)"},
+    {"--stall", "SECONDS",
+     "a connection that brings next to nothing for so long is made anew (30)"},
     {"--json", "", "print JSON"},
 };
 constexpr Option kModelVerifyOptions[] = {

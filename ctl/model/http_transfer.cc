@@ -11,11 +11,13 @@
 
 #include "ctl/http/exchange.h"
 #include "engine/base/clock.h"
+#include "engine/base/utf8.h"
 #include "engine/weights/file.h"
 
 namespace tensorfold::models {
 namespace {
 
+constexpr size_t kEncodingBytesShown = 40;
 constexpr std::string_view kHttps = "https://", kHttp = "http://";
 
 std::string_view trimmed(std::string_view text) {
@@ -30,15 +32,6 @@ bool same_name(std::string_view a, std::string_view b) {
     return std::tolower(static_cast<unsigned char>(x)) ==
            std::tolower(static_cast<unsigned char>(y));
   });
-}
-
-// For messages: what a terminal may show of a header.
-std::string printable(std::string_view text) {
-  constexpr size_t kShownMax = 40;
-  std::string out(text.substr(0, kShownMax));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '?';
-  return out;
 }
 
 bool to_whole(std::string_view text, int64_t& value) {
@@ -198,7 +191,7 @@ void HttpTransfer::header(std::string_view line) {
   } else if (same_name(name, "retry-after")) {
     answer_.retry_after = value;
   } else if (same_name(name, "content-encoding")) {
-    answer_.encoding = same_name(value, "identity") ? "" : printable(value);
+    answer_.encoding = same_name(value, "identity") ? "" : shown_text(value, kEncodingBytesShown);
   } else if (same_name(name, "link")) {
     answer_.link = value;
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "engine/base/utf8.h"
+
 namespace tensorfold::models {
 namespace {
 
@@ -12,20 +14,14 @@ bool name_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
 }
 
-// What may be shown of text that came from elsewhere.
-std::string shown(std::string_view text) {
-  constexpr size_t kShownBytesMax = 120;
-  std::string out(text.substr(0, kShownBytesMax));
-  std::replace_if(
-      out.begin(), out.end(), [](char c) { return !printable(c); }, '?');
-  return out;
-}
+constexpr size_t kShownBytesMax = 120;
 
 }  // namespace
 
 Status check_remote_path(std::string_view path) {
   const auto refuse = [&](std::string_view why) {
-    return data_loss("the listing names the file \"" + shown(path) + "\": " + std::string(why));
+    return data_loss("the listing names the file \"" + shown_text(path, kShownBytesMax) +
+                     "\": " + std::string(why));
   };
   if (path.empty() || path.size() > kRemotePathBytesMax) return refuse("its length is not usable");
   if (!std::all_of(path.begin(), path.end(), printable)) return refuse("it has control characters");
@@ -53,7 +49,8 @@ Status check_repository(std::string_view name) {
   if (name.size() <= kRepositoryNameBytesMax && good(last) && (slash == name.npos || good(owner))) {
     return ok_status();
   }
-  return invalid_argument("a repository is OWNER/NAME, not '" + shown(name) + "'");
+  return invalid_argument("a repository is OWNER/NAME, not '" + shown_text(name, kShownBytesMax) +
+                          "'");
 }
 
 Status check_revision(std::string_view revision) {
@@ -62,8 +59,8 @@ Status check_revision(std::string_view revision) {
                     std::all_of(revision.begin(), revision.end(),
                                 [](char c) { return name_char(c) || c == '/'; });
   if (good) return ok_status();
-  return invalid_argument("a revision is a branch, a tag or a commit, not '" + shown(revision) +
-                          "'");
+  return invalid_argument("a revision is a branch, a tag or a commit, not '" +
+                          shown_text(revision, kShownBytesMax) + "'");
 }
 
 bool is_hex(std::string_view text) {

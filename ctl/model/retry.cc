@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "engine/base/json.h"
+#include "engine/base/utf8.h"
 
 namespace tensorfold::models {
 namespace {
@@ -14,10 +15,7 @@ std::string server_words(std::string_view body) {
   const auto json = parse_json(body);
   const Json* error = json.ok() ? json->find("error") : nullptr;
   if (error == nullptr || !error->is_string()) return "";
-  std::string out = error->as_string().substr(0, kWordsBytesMax);
-  std::replace_if(
-      out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return " (" + out + ")";
+  return " (" + shown_text(error->as_string(), kWordsBytesMax, ' ') + ")";
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "daemon/config/key_table.h"
 #include "engine/base/check.h"
+#include "engine/base/utf8.h"
 
 namespace tensorfold::config {
 namespace {
@@ -19,24 +20,14 @@ constexpr size_t kFileBytesMax = 1024 * 1024;
 
 constexpr size_t kComplaintBytesMax = 240;  // of what a settings file is told to have wrong
 
-// What a terminal and the journal may show of a file's text: bounded, without control characters.
-std::string complaint_text(std::string_view text) {
-  const bool cut = text.size() > kComplaintBytesMax;
-  size_t end = cut ? kComplaintBytesMax : text.size();
-  while (cut && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  std::string out(text.substr(0, end));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return cut ? out + "..." : out;
-}
-
 struct Reader {
   const std::string& file;
   Loaded& out;
 
   Status error(const toml::source_region& at, const std::string& message) const {
     return invalid_argument(file + ":" + std::to_string(at.begin.line) + ":" +
-                            std::to_string(at.begin.column) + ": " + complaint_text(message));
+                            std::to_string(at.begin.column) + ": " +
+                            shown_text(message, kComplaintBytesMax));
   }
 };
 
@@ -190,7 +181,7 @@ Result<Loaded> parse_over(Config base, const std::string& text, const std::strin
   } catch (const toml::parse_error& error) {
     const auto& at = error.source().begin;
     return invalid_argument(file + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) +
-                            ": " + std::string(error.description()));
+                            ": " + shown_text(error.description(), kComplaintBytesMax));
   }
   return out;
 }
@@ -238,11 +229,11 @@ bool is_loopback(const std::string& listen) {
 Status check_config(const Config& config) {
   const size_t colon = config.http_listen.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 == config.http_listen.size()) {
-    return invalid_argument("http.listen: '" + complaint_text(config.http_listen) +
+    return invalid_argument("http.listen: '" + shown_text(config.http_listen, kComplaintBytesMax) +
                             "' is not an address of the form 127.0.0.1:8888");
   }
   if (!is_loopback(config.http_listen) && config.http_keys_file.empty()) {
-    return invalid_argument("http.listen: " + complaint_text(config.http_listen) +
+    return invalid_argument("http.listen: " + shown_text(config.http_listen, kComplaintBytesMax) +
                             " is reachable from other machines; set http.keys_file, or listen on "
                             "127.0.0.1");
   }

@@ -12,6 +12,7 @@
 
 #include "daemon/log/events.h"
 #include "daemon/log/journal_barrier.h"
+#include "engine/base/utf8.h"
 
 namespace tensorfold::log {
 namespace {
@@ -34,12 +35,7 @@ std::string_view level_word(LogLevel level) {
 
 // One entry is one line: what a client sent must not be able to forge another.
 std::string one_line(std::string_view message) {
-  const bool cut = message.size() > kLogLineBytesMax;
-  std::string out(message.substr(0, kLogLineBytesMax));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  if (cut) out += "...";
-  return out;
+  return shown_text(message, kLogLineBytesMax, ' ');
 }
 
 }  // namespace

@@ -95,4 +95,15 @@ std::string utf8_lossy(std::string_view bytes) {
   return out;
 }
 
+std::string shown_text(std::string_view text, size_t bytes_max, char instead) {
+  const bool cut = text.size() > bytes_max;
+  size_t end = cut ? bytes_max : text.size();
+  while (cut && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  std::string out(text.substr(0, end));
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = instead;
+  if (cut) out += "...";
+  return out;
+}
+
 }  // namespace tensorfold

@@ -35,4 +35,8 @@ void utf8_append(std::string& out, char32_t code_point);
 // Replaces every invalid maximal subpart by U+FFFD.
 std::string utf8_lossy(std::string_view bytes);
 
+// What may be shown of text that came from elsewhere: one line of at most `bytes_max` bytes (cut
+// between characters, then "..."), `instead` for each control character.
+std::string shown_text(std::string_view text, size_t bytes_max, char instead = '?');
+
 }  // namespace tensorfold

@@ -345,8 +345,7 @@ class Loader {
 Result<std::unique_ptr<ModelWeights>> load_model_weights(const WeightSource& source, Device& device,
                                                          Stream& stream) {
   auto weights = std::make_unique<ModelWeights>();
-  // Two a core: while one hashes what it has read, the other's read is on its way.
-  source.read_ahead(static_cast<int>(2 * std::max(1u, std::thread::hardware_concurrency())));
+  source.read_ahead(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
   const Status loaded = Loader(source, *weights, device, stream).load();
   source.read_ahead(0);
   TF_RETURN_IF_ERROR(loaded);

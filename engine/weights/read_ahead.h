@@ -18,7 +18,7 @@
 namespace tensorfold {
 
 inline constexpr int64_t kReadAheadBytesMax = int64_t{512} << 20;
-inline constexpr int kReadAheadThreadsMax = 32;
+inline constexpr int kReadAheadThreadsMax = 16;
 
 template <typename Thing>
 class ReadAhead {

@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -239,9 +240,13 @@ void workspace_too_small() {
 Device* open_gpu(int abi_version, int index, std::string& problem) {
   problem = open_error(abi_version, index);
   cudaDeviceProp properties{};
-  bool exl3 = false, graphs = false;
+  bool exl3 = false, graphs = false, read_elsewhere = false;
   if (problem.empty()) problem = switch_error("TENSORFOLD_CUDA_EXL3", "native", "widened", exl3);
   if (problem.empty()) problem = switch_error("TENSORFOLD_CUDA_GRAPHS", "on", "off", graphs);
+  for (const auto& [name, on, off] : {std::array{"TENSORFOLD_CUDA_STREAM", "on", "off"},
+                                      std::array{"TENSORFOLD_CUDA_WARM", "on", "off"},
+                                      std::array{"TENSORFOLD_CUDA_AS", "itself", "gb10"}})
+    if (problem.empty()) problem = switch_error(name, on, off, read_elsewhere);
   if (problem.empty()) {
     const cudaError_t code = cudaGetDeviceProperties(&properties, index);
     if (code != cudaSuccess)

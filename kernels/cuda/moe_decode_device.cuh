@@ -79,16 +79,17 @@ struct MoeUnit {
   const Exl3Parts* weight;
   int strip;             // of 64 outputs
   int begin, count;      // input blocks
-  int each;              // of a chunk, where the unit has several
+  int each = 0;          // of a chunk, where the unit has several
   const int32_t* slots;  // the entry's pairs
   int rows;
   const uint8_t* q;  // row bytes of pair 0, high; low lies q_part bytes further
   int64_t q_pair, q_part;
   const float2* scale;  // of pair 0
   int64_t scale_pair;
-  float* sums;                    // of pair 0 at the strip's first output, first chunk
-  int64_t sums_pair, sums_chunk;  // sums_chunk: where the unit has several
-  bool streams;                   // stream_hint()
+  float* sums;  // of pair 0 at the strip's first output, first chunk
+  int64_t sums_pair;
+  int64_t sums_chunk = 0;  // where the unit has several
+  bool streams;            // stream_hint()
 };
 
 // kChunks: several chunks of the inputs.

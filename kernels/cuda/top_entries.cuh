@@ -21,6 +21,7 @@ inline constexpr int kTopNear = 3072;    // values that are kept there
 inline constexpr int kTopDirect = 4096;  // so few values are quicker looked at digit by digit
 
 static_assert(kTopBins == 2 * kTopThreads && kTopSorted <= kTopThreads);
+static_assert(kTopSorted <= kTopDirect);  // more values than that are more than are chosen
 
 struct TopShared {
   int counts[kTopBins];
@@ -195,7 +196,7 @@ __device__ inline int top_entries(const float* values, int64_t count, int k, boo
   uint32_t threshold = 0;  // values above it are taken, and `ties` of those equal to it
   int ties = 0;
   const uint32_t floor = ordered_bits(-INFINITY);
-  if (n > kTopDirect && n > k && k <= kTopSorted) {
+  if (n > kTopDirect && k <= kTopSorted) {
     const uint32_t reached = top_floor(values, n, k, s);
     const int taken =
         top_near(values, n, k, finite_only ? max(reached, floor + 1) : reached, out, s);

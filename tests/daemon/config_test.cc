@@ -104,7 +104,8 @@ BOOST_AUTO_TEST_CASE(complaints_are_short_and_printable) {
   const std::string text = std::string(5000, 'a') + "\u00e4";
   for (const std::string& file : std::vector<std::string>{
            "[engine]\ndevice = \"" + text + "\"\n", "[http]\n" + text.substr(0, 5000) + " = 1\n",
-           "[engine]\ndevice = \"\\u001b[2J\\u0007\"\n"}) {
+           "[engine]\ndevice = \"\\u001b[2J\\u0007\"\n",
+           "[engine]\nslots = " + std::string(5000, '9') + "\n"}) {
     const auto parsed = parse_config(file, "t.toml");
     BOOST_REQUIRE(!parsed.ok());
     const std::string& message = parsed.status().message();

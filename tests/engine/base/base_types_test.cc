@@ -175,4 +175,14 @@ BOOST_AUTO_TEST_CASE(manual_clock_moves_only_when_told) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_CASE(text_from_elsewhere_is_shown_on_one_line) {
+  BOOST_TEST(shown_text("plain", 5) == "plain");
+  BOOST_TEST(shown_text("longer", 5) == "longe...");
+  BOOST_TEST(shown_text("a\n\x1b[2J\x7f", 20) == "a??[2J?");
+  BOOST_TEST(shown_text("a\nb", 20, ' ') == "a b");
+  BOOST_TEST(shown_text("ab\u00e4", 3) == "ab...");  // never half a character
+  BOOST_TEST(shown_text("", 3).empty());
+}
+
 }  // namespace tensorfold
